@@ -1,6 +1,6 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row next to ours."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -173,8 +173,15 @@ class Benchmark:
             *["a quarter of the training classes only ends problems"] * quarter,
             *["random weights"] * (self.weights.weights is None),
         ]
+        names = [n for n in next(iter(runs[0].values())) if n not in ("queries", "step")]
+        table = [
+            [row, *(mean_std([rows[row][name] for rows in runs]) for name in names)]
+            for row in runs[0]
+        ]
         paper = self.paper_rows()
-        show(title, runs, paper)
+        for name, values in (row for each in paper for row in each.rows.items()):
+            table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
+        print_table(title, ["%", *names], table)  # in percent
         print(*footnotes(paper, task.method, task.protocol, differs), sep="\n")
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
@@ -215,7 +222,11 @@ class Benchmark:
         recipe, state = self.run_recipe(), self.weights.state()
         network = self.weights.network_settings(backbone)
         batches = self.data.batches(self.run.seed, worker_kind=task.worker_kind)
-        run = RunConfig(self.run.out, config=self._config(data))
+        paper = next((row.values for row in self.paper_rows()), {})
+        config = {
+            "benchmark": {**self.options(), "data_checksum": data_checksum(data)},
+            "provenance": {**provenance("jdml benchmark", self), "paper": paper},
+        }
         train_fold = partial(
             train,
             model=make_network(recipe, data, pretrained=state and state.load, **network),
@@ -236,24 +247,7 @@ class Benchmark:
         if self.data.label_noise:
             labels = corrupt_labels(data.labels, self.data.label_noise, self.run.seed)
             data = replace(data, labels=labels)
-        settings: Any = {"train": train_fold, "seed": self.run.seed}
-        return run_protocol(task.protocol, recipe, data, test, run, **settings)
-
-    def _config(self, train: Any) -> dict[str, Any]:
-        """Return the part of config.json next to the recipe; a run resumes if it agrees."""
-        paper = next((row.values for row in self.paper_rows()), {})
-        return {
-            "benchmark": {**self.options(), "data_checksum": data_checksum(train)},
-            "provenance": {**provenance("jdml benchmark", self), "paper": paper},
-        }
-
-
-def show(title: str, runs: Sequence[Rows], paper: Sequence[PaperRow] = ()) -> None:
-    """Print our rows by seed and the papers', in percent."""
-    names = [n for n in next(iter(runs[0].values())) if n not in ("queries", "step")]
-    table = [
-        [row, *(mean_std([rows[row][name] for rows in runs]) for name in names)] for row in runs[0]
-    ]
-    for name, values in (row for each in paper for row in each.rows.items()):
-        table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
-    print_table(title, ["%", *names], table)
+        run = RunConfig(self.run.out, config=config)
+        return run_protocol(
+            task.protocol, recipe, data, test, run, train=train_fold, seed=self.run.seed
+        )

@@ -13,25 +13,14 @@ import jax
 from jdml import data, models, registry
 from jdml._optional_imports import is_pointer
 from jdml._paths import check_folder, expand_user
-from jdml.cli.options import NOT_DEFINING, Help, option_of
+from jdml.cli.options import NOT_DEFINING, option_of
 from jdml.data.load import recognize
 from jdml.distributed import is_main_process
-from jdml.ops.checks import (
-    at_least,
-    fraction_below_1,
-    one_of,
-    open_unit_interval,
-    positive,
-    uint32,
-)
+from jdml.ops.checks import at_least, fraction_below_1, one_of, open_unit_interval, positive, uint32
 from jdml.runs.model_metadata import build_preprocess
 from jdml.runs.run_files import MODEL, read_description
 from jdml.training import Devices, RunConfig, default_preprocess, initialize, pretrained
 
-DATA = Help(
-    f"The data set: {', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of "
-    "file,label[,split], Parquet, module:name. Default: what --data-dir holds, else digits."
-)
 OF_FILES = "augmentation workers on_bad_image split test_share classes_file group".split()
 """Options of data sets of image files."""
 
@@ -61,7 +50,9 @@ class ImageOptions:
 class DataOptions(ImageOptions):
     """The data set, its split and its labels."""
 
-    data: Annotated[str | None, DATA] = None
+    data: str | None = None
+    """The data set: {datasets}; or a folder of classes, a .csv of file,label[,split], Parquet, module:name. Default:
+    what --data-dir holds, else digits."""
     split: Literal["classes", "images", "none"] | None = None
     """Test part: classes (half of them), images (a fifth of each class) or none. Default: the data set's own; the
     second half of a folder's classes."""
@@ -212,7 +203,7 @@ class RunOptions(FolderOptions):
 class DeviceOptions:
     """Which devices and processes train, and how many rows at a time."""
 
-    devices: Annotated[str | None, NOT_DEFINING] = None
+    devices: Annotated[int | Literal["all"] | None, NOT_DEFINING] = None
     """Devices that share a batch: a number (also of a CPU), or all."""
     micro_batch: Annotated[int | None, at_least(1), NOT_DEFINING] = None
     """Rows in the network at a time; the loss still sees the whole batch."""
@@ -223,25 +214,20 @@ class DeviceOptions:
     process: Annotated[int | None, NOT_DEFINING] = None
     """Number of this process, from 0."""
 
-    def __post_init__(self) -> None:
-        """Refuse a wrong number of devices."""
-        if self.devices not in (None, "all") and not str(self.devices).isdigit():
-            raise ValueError(f"--devices must be a number or all, got {self.devices!r}")
-
     def join(self) -> None:
         """Join the other processes, if there are any, before anything uses a device."""
         initialize(self.coordinator, self.processes, self.process)
         is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
         is_set |= jax.config.values["jax_num_cpu_devices"] >= 0
-        if self.devices in (None, "all") or is_set or jax.distributed.is_initialized():
+        if not isinstance(self.devices, int) or is_set or jax.distributed.is_initialized():
             return
         with contextlib.suppress(RuntimeError):  # a notebook uses the devices already
-            jax.config.update("jax_num_cpu_devices", max(1, min(int(str(self.devices)), 64)))
+            jax.config.update("jax_num_cpu_devices", max(1, min(self.devices, 64)))
 
     def build(self, rows: int) -> Devices:
         """Return the devices that share batches of so many rows, and print a line about them if there are several."""
         available, processes = jax.device_count(), jax.process_count()
-        number = available if self.devices in (None, "all") else int(str(self.devices))
+        number = self.devices if isinstance(self.devices, int) else available
         least = 1 if processes == 1 else available
         if not least <= number <= available:
             raise ValueError(

@@ -67,10 +67,6 @@ METAVARS = {
 }
 
 
-class Help(str):
-    """Marks a field with a help text that is computed."""
-
-
 class Part(NamedTuple):
     """Marks a field of type ``Typed`` whose options are the fields of a part of a recipe."""
 
@@ -178,8 +174,8 @@ def _option(kind: Any, name: str, hint: Any, value: Any, defaults: bool) -> Any:
         or default in (0, "", "none")
     ):
         default = None
-    text = next((mark for mark in marks if isinstance(mark, Help)), _field_docs(kind).get(name, ""))
-    text = text.replace("``", "").replace("None: ", "Default: ")
+    text = _field_docs(kind).get(name, "").replace("``", "").replace("None: ", "Default: ")
+    text = text.replace("{datasets}", ", ".join(sorted(registry.DATASETS)))
     text = text if default is None else text.partition(" Default: ")[0]
     metavar, repeats = METAVARS.get(hint), hint is Mapping or tyro.conf.UseAppendAction in marks
     hint = tuple[tuple[str, ...], ...] if hint is Mapping else hint
@@ -195,10 +191,9 @@ def _option(kind: Any, name: str, hint: Any, value: Any, defaults: bool) -> Any:
         help_behavior_hint="" if default is None else f"(default: {default})",
         metavar=name.upper() + " ..." * (get_origin(hint) is tuple) if required else metavar,
     )
-    if required:
-        return Required[Annotated[hint, tyro.conf.Positional, argument]]
-    if repeats:
-        return Required[Annotated[hint, tyro.conf.UseAppendAction, argument]]
+    if required or repeats:
+        kind_of_option = tyro.conf.Positional if required else tyro.conf.UseAppendAction
+        return Required[Annotated[hint, kind_of_option, argument]]
     return Annotated[hint, argument]
 
 
@@ -217,13 +212,7 @@ def _plain_type(hint: Any) -> Any:
 
 
 def option_of(kind: type, name: str) -> str:
-    """Return a field's option.
-
-    Example:
-        >>> from jdml.recipes import LossConfig
-        >>> option_of(LossConfig, "settings"), option_of(LossConfig, "miner")
-        ('--loss-setting', '--miner')
-    """
+    """Return a field's option."""
     return f"--{_of_field(OPTIONS, kind, name, name.replace('_', '-'))}"
 
 

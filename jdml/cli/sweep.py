@@ -155,12 +155,7 @@ def _train_job(runs: Mapping[str, Train], job: Mapping[str, Any]) -> dict[str, A
 
 
 def _values(text: str) -> tuple[str, list[str]]:
-    """Return an option and its values.
-
-    Example:
-        >>> _values("lr=1e-4,1e-3"), _values("loss-setting=margin=0.1,margin=0.2")
-        (('--lr', ['1e-4', '1e-3']), ('--loss-setting', ['margin=0.1', 'margin=0.2']))
-    """
+    """Return an option and its values: of ``lr=1e-4,1e-3`` these are --lr and 1e-4, 1e-3."""
     name, _, values = text.partition("=")
     option = f"--{name.strip().removeprefix('--').replace('_', '-')}"
     known = {option_of(*each) for each in fields_of(Train)} - {*OWN} | {*ALIASES["learning_rate"]}

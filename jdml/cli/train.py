@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jdml import data
+from jdml import data, training
 from jdml._optional_imports import is_pointer
 from jdml._paths import expand_user
 from jdml.cli.commands import print_table
@@ -26,23 +26,7 @@ from jdml.ops.checks import one_of
 from jdml.recipes import EvaluationConfig, Recipe
 from jdml.recipes.recipe import check_positives, for_classes, usual_batch
 from jdml.runs.run_files import write_json
-from jdml.training import (
-    Evaluation,
-    FitResult,
-    RunConfig,
-    TensorBoard,
-    metric_names,
-    recall_ranks,
-    score,
-    train,
-)
 from jdml.training.train_recipe import check_head, make_network, param_shapes, with_finetuning
-
-RECOMMENDED = "no --loss and no --method is typed: this is the recommended recipe for photographs"
-UNTRAINED = (
-    "the network is untrained: pretrained weights need fewer steps and find more, see jdml weights convert --help and "
-    "--weights"
-)
 
 
 @dataclass(frozen=True)
@@ -58,12 +42,12 @@ class Train(TrainOptions):
         """Train, score, print the scores, write metrics.json."""
         self.devices.join()
         options = self.resolve()
-        training = TrainingRun(options)
-        result = training.run()
-        metrics = training.scores(result)
+        run = TrainingRun(options)
+        result = run.train()
+        metrics = run.scores(result)
         if not is_main_process():
             return
-        recipe, loss = training.recipe, training.recipe.loss
+        recipe, loss = run.recipe, run.recipe.loss
         method = "" if loss.method is None else f"{loss.method.name}, "
         miner = "" if loss.miner == "none" else f" + {loss.miner}"
         dim, seed = recipe.network.dim, options.run.seed
@@ -77,8 +61,8 @@ class Train(TrainOptions):
         if options.run.out is not None:
             step = int(result.state.step) if result.best is None else result.best.step
             write_json(options.run.out / "metrics.json", {"step": step, **metrics})
-        left_out = [f"note: {note}" for note in training.data.notes if note.startswith("left out")]
-        print(*left_out, *training.next_steps(), sep="\n")
+        left_out = [f"note: {note}" for note in run.data.notes if note.startswith("left out")]
+        print(*left_out, *run.next_steps(), sep="\n")
 
 
 def provenance(command: str, options: Any) -> dict[str, Any]:
@@ -116,61 +100,60 @@ class TrainingRun:
     def __init__(self, options: TrainOptions) -> None:
         self.options = options
         self.data = read_training_data(options.data, options.run.seed)
-        self.train = self.data.train
-        self.recipe, self.notes = fit_to_data(options, self.train.labels)
+        self.recipe, self.notes = fit_to_data(options, self.data.train.labels)
         model, weights = str(self.recipe.network.name), options.weights
         self.preprocess, self.state = weights.preprocess(model), weights.state()
         self.network = make_network(
             self.recipe,
-            self.train,
+            self.data.train,
             seed=options.run.seed,
             preprocess=self.preprocess,
             pretrained=self.state and self.state.load,
             **weights.network_settings(model, options.network),
         )
         try:
-            check_head(self.recipe, self.network, self.train, self.preprocess)
+            check_head(self.recipe, self.network, self.data.train, self.preprocess)
         except ValueError as error:
             if "head_init" in options.network:
                 raise
             self.recipe = self.recipe.replace(network={"head_init": "random"})
             self.notes += (f"the head is initialized at random: {error}",)
-        parts = self.recipe, self.network, self.train, self.preprocess
+        parts = self.recipe, self.network, self.data.train, self.preprocess
         self.model = with_finetuning(*parts, cache_folder=options.run.feature_cache)
-        labels, views = self.train.labels, self.train.views
+        labels, views = self.data.train.labels, self.data.train.views
         self.sampler = self.recipe.batch.build(labels, options.run.seed, views)
-        recall_at = recall_ranks(str(options.data.data))
+        recall_at = training.recall_ranks(str(options.data.data))
         self.score: Callable[..., dict[str, float]] = partial(
-            score, normalize=self.recipe.loss.normalization, recall_at=recall_at
+            training.score, normalize=self.recipe.loss.normalization, recall_at=recall_at
         )
         self.monitor = self._monitor(recall_at)
 
-    def run(self) -> FitResult:
+    def train(self) -> training.FitResult:
         """Train, and print a summary at the start."""
         options, held_out, out = self.options, self.data.validation, self.options.run.out
         devices = options.devices.build(self.recipe.batch.rows)
         if is_main_process():
             print(*self.summary(), sep="\n")
-        sampler, every = self.sampler, self.recipe.evaluation.every or Evaluation.every
+        sampler, every = self.sampler, self.recipe.evaluation.every or training.Evaluation.every
         if options.data.of_files and not self.recipe.finetune.caches_features:
             augment = options.data.augmentation != "none"
             sampler = options.data.batches(options.run.seed, augment=augment)
         callbacks = []
         if options.run.tensorboard and out is not None:
             often = math.gcd(options.run.log_every, every)
-            callbacks = [TensorBoard(out / "tensorboard", every=often)]
+            callbacks = [training.TensorBoard(out / "tensorboard", every=often)]
         with log_lines():
-            return train(
+            return training.train(
                 self.recipe,
-                self.train,
-                run=RunConfig(
+                self.data.train,
+                run=training.RunConfig(
                     folder=out,
                     checkpoint_every=options.run.checkpoint_every,
                     log_every=options.run.log_every,
                     allow_more_steps=True,
                     config={
                         **options.defining(),
-                        "data_checksum": data_checksum(self.train),
+                        "data_checksum": data_checksum(self.data.train),
                         "provenance": {
                             **provenance("jdml train", options),
                             "labels": self.data.labels,
@@ -184,7 +167,7 @@ class TrainingRun:
                 progress=not options.run.quiet,
                 model=self.model,
                 sampler=sampler,
-                evaluation=Evaluation(
+                evaluation=training.Evaluation(
                     None if held_out is None else partial(self.score, queries=held_out),
                     every=every,
                     monitor=self.monitor,
@@ -193,7 +176,7 @@ class TrainingRun:
                 preprocess=self.preprocess,
             )
 
-    def scores(self, result: FitResult) -> dict[str, dict[str, float]]:
+    def scores(self, result: training.FitResult) -> dict[str, dict[str, float]]:
         """Score test parts and held-out rows by all labels with two classes: ``{"test digit": {"R@1": …}}``."""
         scored: dict[str, tuple[data.Dataset, Any]] = {
             part: (queries, self.score(result.embedder, queries, gallery))
@@ -214,15 +197,15 @@ class TrainingRun:
 
     def summary(self) -> list[str]:
         """Describe the data, the network, the loss and the batches, a line each."""
-        recipe, batch, labels = self.recipe, self.recipe.batch, self.train.labels
+        recipe, batch, labels = self.recipe, self.recipe.batch, self.data.train.labels
         parts = {} if self.data.validation is None else {"validation": self.data.validation}
         parts |= {part: queries for part, (queries, _) in self.data.tests.items()}
         others = [
             f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
             for part, queries in parts.items()
         ]
-        size = "×".join(map(str, self.train.images.shape[1:]))
-        shapes = param_shapes(self.network, self.train, self.preprocess)
+        size = "×".join(map(str, self.data.train.images.shape[1:]))
+        shapes = param_shapes(self.network, self.data.train, self.preprocess)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         pairs, miner = "", recipe.loss.miner
         if not recipe.loss.has_proxies:
@@ -265,8 +248,8 @@ class TrainingRun:
         if not (evaluation.patience or evaluation.monitor or loss.needs_validation):
             return None
         monitor = evaluation.monitor or f"{self.data.labels}/MAP@R"
-        metrics = metric_names(recall_at)
-        names = sorted(f"{view}/{metric}" for view in self.train.views for metric in metrics)
+        metrics = training.metric_names(recall_at)
+        names = sorted(f"{view}/{metric}" for view in self.data.train.views for metric in metrics)
         one_of("--monitor", monitor, names)
         return monitor
 
@@ -277,7 +260,9 @@ def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tupl
     loss, batch = parts["loss"], parts["batch"]
     if options.recommends:
         parts |= for_classes(loss, batch, labels)
-        notes.append(RECOMMENDED)
+        notes.append(
+            "no --loss and no --method is typed: this is the recommended recipe for photographs"
+        )
         if "miner" in options.loss:
             parts["loss"] = loss
     else:
@@ -287,7 +272,10 @@ def fit_to_data(options: TrainOptions, labels: np.ndarray) -> tuple[Recipe, tupl
         notes += changes
     untrained = options.weights.weights is None and not is_pointer(str(parts["network"].name))
     if options.data.of_files and untrained:
-        notes.append(UNTRAINED)
+        notes.append(
+            "the network is untrained: pretrained weights need fewer steps and find more, see jdml weights convert "
+            "--help and --weights"
+        )
     recipe = Recipe(**parts)
     check_positives(recipe.batch, recipe.loss, labels)
     return recipe, tuple(notes)
