@@ -97,7 +97,7 @@ class Benchmark:
 
     def check(self) -> None:
         """Refuse options that contradict each other, and the folder of another run."""
-        task = self.task
+        task, _ = self.task, self.run_recipe()
         if self.data.label_noise and (task.protocol != "conventional" or task.method == "ccp"):
             raise ValueError(
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"

@@ -33,24 +33,6 @@ def test_evaluate_json(jdml_main, embeddings, tmp_path):
     assert all(name in out for name in ("R@1", "R@2", "MAP@R", "nDCG@2", "P@2", "recall(true)@2"))
 
 
-def test_evaluate_with_gallery_array_names_string_labels_and_cosine(jdml_main, tmp_path):
-    """A separate gallery, string labels, arrays under other names, ranked by cosine."""
-    np.savez(
-        tmp_path / "e.npz",
-        q=np.array([[1.0, 0.1], [0.1, 1.0]]),
-        ql=np.array(["cat", "dog"]),
-        g=np.array([[9.0, 0.0], [0.9, 1.0]]),
-        gl=np.array(["cat", "dog"]),
-    )
-    file = tmp_path / "e.npz"
-    arrays = "--embeddings q --labels ql --gallery-embeddings g --gallery-labels gl".split()
-    _, out, _ = jdml_main("evaluate", file, *arrays, "--recall-at", 1, "--json", "-")
-    assert json.loads(out)["R@1"] == 0.5
-    sphere = ("--normalize", "sphere")
-    _, out, _ = jdml_main("evaluate", file, *arrays, *sphere, "--recall-at", 1, "--json", "-")
-    assert json.loads(out)["R@1"] == 1.0
-
-
 X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
 
 
@@ -58,8 +40,6 @@ X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
     ("arrays", "names"),
     [
         ({"x": X, "labels": Y}, "'embeddings'.* labels, x"),
-        ({"embeddings": X, "labels": Y, "gallery_embeddings": X}, "'gallery_labels'"),
-        ({"embeddings": X[:0], "labels": Y[:0]}, "embeddings .*none"),
         ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "embeddings .*row 0"),
         ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "Object arrays"),
     ],
