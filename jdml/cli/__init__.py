@@ -15,7 +15,6 @@ __all__ = ["main"]
 OPTIONS = {
     "data_dir": "--data-dir",
     "folder": "--out",
-    "out_dir": "--out",
     "places": "RUN",
     "runs": "RUN",
     "k": "-k",

@@ -19,23 +19,18 @@ class Command:
     example: str
     computes: bool = True
 
-    @property
-    def kind(self) -> Any:
-        """The dataclass of its options."""
-        return resolve(self.options)
-
     def read(self, words: Sequence[str]) -> Any:
         """Return its options as they are typed; unreadable words end the process."""
         from jdml.cli.options import read
 
-        return read(self.kind, words, f"jdml {self.name}")
+        return read(resolve(self.options), words, f"jdml {self.name}")
 
     def recipe_options(self) -> dict[str, str]:
         """Return the option of each field of a recipe that has one, by the names that errors have for it."""
         from jdml.cli.options import fields_of, option_of
 
         names: dict[str, str] = {}
-        for kind, name in fields_of(self.kind):
+        for kind, name in fields_of(resolve(self.options)):
             if hasattr(kind, "to_json"):
                 part = kind.__name__.removesuffix("Config").lower()
                 for known in (part if name == "name" else name, f"{kind.__name__}.{name}"):

@@ -8,11 +8,12 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from jdml.cli.options import ALIASES, Part, fields_of, option_of, read, typed_dict
+from jdml.cli.options import ALIASES, Part, defining, fields_of, option_of, read, typed_dict
 from jdml.cli.report import print_comparison
 from jdml.cli.train import Train
 from jdml.cli.training_data import read_training_data
@@ -69,7 +70,7 @@ class Sweep(Train):
             jobs[name] = {
                 "name": name,
                 "recipe": settled.recipe.to_json(),
-                **settled.defining(),
+                **defining(settled.data, settled.weights, settled.run),
                 **checksums(settled.data, settled.run.seed),
             }
         record = out / "sweep.jsonl"
@@ -149,9 +150,7 @@ def _train_job(runs: Mapping[str, Train], job: Mapping[str, Any]) -> dict[str, A
             options.execute()
     except FloatingPointError as error:  # a repetition would end like this, too
         return {FAILED: str(error)}
-    assert options.run.out is not None
-    metrics: dict[str, Any] = read_json(options.run.out / METRICS)
-    return metrics
+    return dict(read_json(Path(str(options.run.out), METRICS)))
 
 
 def _values(text: str) -> tuple[str, list[str]]:

@@ -16,7 +16,7 @@ from jdml import data, training
 from jdml._optional_imports import is_pointer
 from jdml._paths import expand_user
 from jdml.cli.commands import print_table
-from jdml.cli.options import option_of
+from jdml.cli.options import defining, option_of
 from jdml.cli.train_options import TrainOptions
 from jdml.cli.training_data import read_training_data
 from jdml.data.listing import data_checksum
@@ -152,7 +152,7 @@ class TrainingRun:
                     log_every=options.run.log_every,
                     allow_more_steps=True,
                     config={
-                        **options.defining(),
+                        **defining(options.data, options.weights, options.run),
                         "data_checksum": data_checksum(self.data.train),
                         "provenance": {
                             **provenance("jdml train", options),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from jdml import recipes
 from jdml._optional_imports import is_pointer
 from jdml.cli.option_groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
-from jdml.cli.options import NO_OPTION, Part, Typed, defining, empty_part
+from jdml.cli.options import NO_OPTION, Part, Typed, empty_part
 from jdml.data.folder import check_apart
 from jdml.models.io import read_metadata
 from jdml.models.weights import ARCHITECTURE
@@ -126,10 +126,6 @@ class TrainOptions:
         if out is not None and data.data == "folder" and data.data_dir is not None:
             check_apart("--out", out, data.data_dir)
         return options
-
-    def defining(self) -> dict[str, Any]:
-        """Return the options outside the recipe that define a run, as JSON has them."""
-        return defining(self.data, self.weights, self.run)
 
     @property
     def _pretraining(self) -> Pretraining:

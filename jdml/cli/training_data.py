@@ -114,10 +114,8 @@ def _check_classes(
     """Refuse parts of fewer than two classes."""
     count = len(np.unique(train.labels))
     if count < 2:
-        all_classes = (
-            "" if options.data != "folder" else ", or write --split images to train on all"
-        )
-        raise ValueError(f"the training part has {count} class: give at least two{all_classes}")
+        other = ", or write --split images to train on all" if options.data == "folder" else ""
+        raise ValueError(f"the training part has {count} class: give at least two{other}")
     if options.data != "folder" and options.split is None and options.classes_file is None:
         return  # split as it was published
     for name, (queries, gallery) in tests.items():

@@ -47,10 +47,7 @@ def benchmark(jdml_main, photos):
     ("method", "protocol"),
     [
         ("ccp --pooling max --method-setting pool_size=8", "ablation"),
-        # Methods and folds that tests/recipes and tests/training train, too.
-        pytest.param(
-            "nir --method-setting blocks=1 width=8", "conventional", marks=pytest.mark.slow
-        ),
+        # Four models.
         pytest.param("ccp --method-setting pool_size=8", "mlrc", marks=pytest.mark.slow),
     ],
 )

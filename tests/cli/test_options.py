@@ -12,6 +12,7 @@ from cli.photos import draw_photos
 from jdml import recipes
 from jdml._optional_imports import progress_bar
 from jdml.cli.commands import COMMANDS
+from jdml.cli.options import defining
 from jdml.cli.train import Train, fit_to_data
 from jdml.cli.training_data import read_training_data
 from jdml.models.io import write_tensors
@@ -91,7 +92,7 @@ def test_defaults_by_kind_of_data(photos, tmp_path):
     settled = typed("--data-dir", photos, "--weights", weights).resolve()
     assert settled.recipe.network.name == "vit_s16"
     settled = typed("--method nir --data-dir", photos, "--out", tmp_path).resolve()
-    config = json.loads(json.dumps(settled.defining()))
+    config = json.loads(json.dumps(defining(settled.data, settled.weights, settled.run)))
     assert (config["data"], config["seed"]) == ("folder", 0)
     recipe = settled.recipe
     assert (recipe.network.name, recipe.loss.name) == ("small", "proxy_anchor")
