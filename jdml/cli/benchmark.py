@@ -97,7 +97,8 @@ class Benchmark:
 
     def check(self) -> None:
         """Refuse options that contradict each other, and the folder of another run."""
-        task, _ = self.task, self.run_recipe()
+        task = self.task
+        self.run_recipe()  # refuses wrong values
         if self.data.label_noise and (task.protocol != "conventional" or task.method == "ccp"):
             raise ValueError(
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
@@ -210,11 +211,13 @@ class Benchmark:
         mismatches = count_mismatches(name, parts)
         for line in (*notes, *mismatches):
             print(f"{name}: {line}", flush=True)
-        train = parts.pop("train")
+        train = parts["train"]
         if self.data.on_bad_image == "skip":
             train = without_bad_images(train)
-        parts.pop("val", None)
-        return train, Retrieval(*parts.values()), mismatches
+        queries = parts.get("query", parts.get("test"))
+        if queries is None:
+            raise ValueError(f"{self.data.data_dir} has no test part, which is scored")
+        return train, Retrieval(queries, parts.get("gallery")), mismatches
 
     def _measure(self, data: Any, test: Any) -> Rows:
         """Return metrics by row."""

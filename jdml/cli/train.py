@@ -138,7 +138,7 @@ class TrainingRun:
         if options.data.of_files and not self.recipe.finetune.caches_features:
             augment = options.data.augmentation != "none"
             sampler = options.data.batches(options.run.seed, augment=augment)
-        callbacks = []
+        callbacks: list[Any] = []
         if options.run.tensorboard and out is not None:
             often = math.gcd(options.run.log_every, every)
             callbacks = [training.TensorBoard(out / "tensorboard", every=often)]

@@ -30,7 +30,8 @@ class TrainingData(NamedTuple):
 
 def read_training_data(options: DataOptions, seed: int) -> TrainingData:
     """Read the data of resolved options; the seed draws splits and wrong labels."""
-    notes, checksum, tests = (), None, dict[str, QueryGallery]()
+    notes: tuple[str, ...] = ()
+    checksum, tests = None, dict[str, QueryGallery]()
     if options.of_files:
         parts, notes, checksum = read_files(options, seed)
     else:
