@@ -85,8 +85,8 @@ def read(kind: Any, words: Sequence[str], prog: str) -> Any:
     settings: Any = {"prog": prog, "args": words, "config": (tyro.conf.OmitArgPrefixes,)}
     typed = tyro.cli(typed_dict(kind), description=inspect.getdoc(kind), **settings)
     values = _read_mappings(kind, dict(typed))
-    for name, _, default, _ in _fields(kind):
-        if dataclasses.is_dataclass(default):
+    for name, _, default, group in _fields(kind):
+        if group is not None and group.values is default:
             values[name] = type(default)(**values.get(name, {}))
     if hasattr(kind, "words"):
         values["words"] = tuple(words)
@@ -117,8 +117,8 @@ def _fields(kind: Any, part: Part | None = None) -> Iterator[tuple[str, Any, Any
         marks = getattr(hint, "__metadata__", ())
         if NO_OPTION in marks or (part is not None and name in part.without):
             continue
-        made = field.default_factory is not dataclasses.MISSING
-        default = field.default_factory() if made else field.default
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
         value = getattr(part.values, name) if part else default
         group = next((mark for mark in marks if isinstance(mark, Part)), None)
         if group is None and dataclasses.is_dataclass(value):
