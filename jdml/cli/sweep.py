@@ -7,7 +7,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -104,15 +104,20 @@ class Sweep(Train):
         runs: dict[str, Train] = {}
         for texts in itertools.product(*settings.values()):
             words = [*common, *itertools.chain(*map(_words, settings, texts))]
-            data = _read_run(words).data
+            train = _read_run(words)
+            data = train.data
             if holds_out and not data.validation and not has_own(data.data_name, data.data_dir):
                 words += ["--validation", str(HELD_OUT)]
+                data = replace(data, validation=HELD_OUT)
             title = re.sub(r"[^\w.+=-]+", "_", "_".join(texts)) or "run"
             for seed in range(self.run.seed, self.run.seed + self.seeds):
                 name = f"{title}-{seed}"
                 if name in runs:
                     raise ValueError(f"--set has two combinations that are both called {title}")
-                runs[name] = _read_run([*words, f"--seed={seed}", f"--out={self.run.out}/{name}"])
+                place = Path(str(self.run.out), name)
+                run = replace(train.run, seed=seed, out=place)
+                typed = (*words, f"--seed={seed}", f"--out={place}")
+                runs[name] = replace(train, data=data, run=run, words=typed)
         return runs
 
 
