@@ -103,8 +103,13 @@ class Sweep(Train):
         holds_out = self.select_on == "validation" and "--validation" not in settings
         runs: dict[str, Train] = {}
         for texts in itertools.product(*settings.values()):
-            words = [*common, *itertools.chain(*map(_words, settings, texts))]
-            train = _read_run(words)
+            own_words, screen = [*itertools.chain(*map(_words, settings, texts))], io.StringIO()
+            words, line = [*common, *own_words], shlex.join(own_words)
+            try:
+                with contextlib.redirect_stderr(screen), contextlib.redirect_stdout(screen):
+                    train = read(Train, words, "jdml train")
+            except SystemExit as error:
+                raise ValueError(f"--set cannot be {line}: see jdml train --help") from error
             data = train.data
             if holds_out and not data.validation and not has_own(data.data_name, data.data_dir):
                 words += ["--validation", str(HELD_OUT)]
@@ -116,19 +121,9 @@ class Sweep(Train):
                     raise ValueError(f"--set has two combinations that are both called {title}")
                 place = Path(str(self.run.out), name)
                 run = replace(train.run, seed=seed, out=place)
-                typed = (*words, f"--seed={seed}", f"--out={place}")
-                runs[name] = replace(train, data=data, run=run, words=typed)
+                run_words = (*words, f"--seed={seed}", f"--out={place}")
+                runs[name] = replace(train, data=data, run=run, words=run_words)
         return runs
-
-
-def _read_run(words: list[str]) -> Train:
-    """Return the options of a run; values of --set that tyro refuses are an error of one line."""
-    try:
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            train: Train = read(Train, words, "jdml train")
-    except SystemExit as error:
-        raise ValueError(f"--set makes jdml train {shlex.join(words)}: see its --help") from error
-    return train
 
 
 def _words(option: str, text: str) -> list[str]:
