@@ -12,10 +12,6 @@ import pytest
 from jdml import training
 
 
-def read_log(folder):
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-
-
 def test_proxy_loss_stops_early(jdml_main, tmp_path):
     options = (
         "--loss soft_triple --proxies-per-class 2 --dim 4 --classes-per-batch 4 --samples-per-class 4 "
@@ -24,7 +20,7 @@ def test_proxy_loss_stops_early(jdml_main, tmp_path):
     )
     code, out, err = jdml_main("train", *options.split(), "--out", tmp_path)
     assert code == 0, err
-    lines = read_log(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] < 50
     best = max(lines, key=lambda line: line["digit/MAP@R"])["step"]
     assert json.loads((tmp_path / "metrics.json").read_text())["step"] == best
