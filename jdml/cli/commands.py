@@ -85,13 +85,12 @@ def print_table(
 ) -> None:
     """Print a table of a column of names and columns of values; one that is too wide for the screen on its side."""
     from rich.console import Console
-    from rich.measure import Measurement
 
     console = Console()
     if not console.is_terminal or console.width > width:
         console = Console(width=width)
     table = _table(title, columns, rows)
-    needed = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
+    needed = console.measure(table, options=console.options.update(max_width=WIDE)).maximum
     if needed > console.width and len(rows) < len(columns):
         first, *others = zip(columns, *rows, strict=True)
         table = _table(title, first, others)

@@ -79,8 +79,7 @@ class Sweep(Train):
         out.mkdir(parents=True, exist_ok=True)
         before = read_json(out / ORDER) if (out / ORDER).is_file() else []
         write_json(out / ORDER, [*runs, *(name for name in before if name not in runs)])
-        progress = not self.run.quiet
-        train = functools.partial(_train_job, runs)
+        train, progress = functools.partial(_train_job, runs), not self.run.quiet
         results = run_jobs(train, jobs, record, workers=self.jobs, progress=progress)
         failed = [name for name, result in results.items() if FAILED in result["metrics"]]
         done = [out / name for name in runs if name not in failed]

@@ -80,6 +80,7 @@ DATA = [
     ("train --data-dir {photos} --out {photos}", "--out", "{photos}"),
     ("train --out {file}/run", "--out", "{file}"),
     ("benchmark --dataset inshop", "--data-dir"),
+    ("benchmark --dataset folder --data-dir {layout}", "{layout}", "test"),
     ("benchmark --dataset folder --data-dir {photos} --method ccp --image-size 32", "4", "3"),
     ("data check cub nowhere", "DIR", "nowhere"),
     ("embed {empty} {photos} --out e.npz", "{empty}", "config.json"),
