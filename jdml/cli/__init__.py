@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from jdml._optional_imports import MissingLibraryError, require_package
-from jdml.cli.commands import COMMANDS, overview
+from jdml.cli.commands import COMMANDS, Command, overview
 from jdml.ops.checks import did_you_mean
 
 __all__ = ["main"]
@@ -15,7 +15,6 @@ __all__ = ["main"]
 OPTIONS = {
     "data_dir": "--data-dir",
     "folder": "--out",
-    "out_dir": "--out",
     "places": "RUN",
     "runs": "RUN",
     "k": "-k",
@@ -26,6 +25,7 @@ OPTIONS = {
     "recall_at": "--recall-at",
     "pattern": "--freeze",
     "mesh:": "--devices:",
+    "method": "--method",
 }
 """Options of the arguments that errors name."""
 
@@ -96,7 +96,7 @@ def _run(words: list[str], *, own_process: bool) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
-        return _fail(prog, _error_line(error) or "out of memory")
+        return _fail(prog, _error_line(error, known) or "out of memory")
     except RuntimeError as error:
         from jdml.distributed import PeerExitedError
 
@@ -110,15 +110,19 @@ def _run(words: list[str], *, own_process: bool) -> int:
         return _fail(prog, str(error) or line, 130)
 
 
-def _error_line(error: BaseException) -> str:
+def _error_line(error: BaseException, command: Command) -> str:
     """Return an error as one line, with the names of options."""
     if isinstance(error, OSError) and error.errno is not None:
         file = error.filename2 or error.filename or ""
         reason = os.strerror(error.errno)
         return f"{file}: {reason}" if file else reason
-    line = " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
+    options = {**command.recipe_options(), **OPTIONS}
+    text = str(error)
+    if hasattr(error, "with_names"):  # a RecipeError
+        text = error.with_names(lambda name: options.get(name, name.rpartition(".")[2]))
+    line = " ".join(" ".join([text, *getattr(error, "__notes__", ())]).split())
     first, space, rest = line.partition(" ")
-    return f"{OPTIONS.get(first.partition('[')[0], first)}{space}{rest}"
+    return f"{options.get(first.partition('[')[0], first)}{space}{rest}"
 
 
 def _fail(prog: str, message: str, code: int = 2) -> int:

@@ -1,45 +1,44 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row next to ours."""
 
-import contextlib
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from jdml import data
-from jdml._optional_imports import require_package
 from jdml.cli.commands import print_table
-from jdml.cli.option_groups import DeviceOptions, FolderOptions, ImageOptions, WeightOptions
-from jdml.cli.options import NOT_DEFINING, Part, Typed, defining, empty_part
+from jdml.cli.option_groups import (
+    DataOptions,
+    DeviceOptions,
+    FolderOptions,
+    ImageOptions,
+    WeightOptions,
+)
+from jdml.cli.options import NO_OPTION, NOT_DEFINING, Part, Typed, defining, empty_part
 from jdml.cli.train import provenance
-from jdml.cli.train_options import DEFAULT, apply_options, naming_options, part_options
-from jdml.data import ImageBatches, corrupt_labels
+from jdml.cli.train_options import DEFAULT, with_typed
+from jdml.cli.training_data import read_files
+from jdml.data import IMAGE_FILES, Dataset, ImageBatches, corrupt_labels, without_bad_images
 from jdml.data.integrity import count_mismatches
-from jdml.data.load import load_split
 from jdml.data.splits import hold_out
 from jdml.distributed import is_main_process
 from jdml.ops.checks import at_least, default_of, fraction_below_1
-from jdml.recipes import RECIPES, CCPConfig, Recipe, recipe
-from jdml.recipes.paper_comparison import CROP_SIZES, PaperRow, find_paper_rows, footnotes
+from jdml.recipes import RECIPES, Recipe, recipe
+from jdml.recipes.paper_comparison import PaperRow, find_paper_rows, footnotes
 from jdml.recipes.papers import Protocol
 from jdml.registry import DATASETS, pretrained_networks
 from jdml.report import mean_std
 from jdml.runs.identity import data_fingerprint
 from jdml.runs.run_files import CONFIG, METRICS, is_of_benchmark, read_json, write_json
 from jdml.studies.protocols import FOLDS, Retrieval, run_protocol
-from jdml.training import Devices, RunConfig, pretrained, train
+from jdml.training import RunConfig, train
 from jdml.training.train_recipe import make_network
 
 Rows = dict[str, dict[str, float]]
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 600
 """150,000 steps where there are many classes: the longest of the tables took 131,000 on average."""
-DRY_CLASSES = 8
-DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class TaskOptions:
     """A method of this library, or one that its papers compare with."""
     method_setting: Mapping[str, Any] = empty_part()
     """The method's settings, such as preset=tuned (pfml) or preset=released (nir, ccp)."""
-    dataset: Literal[tuple(sorted(data.IMAGE_FILES))] = "cub"  # type: ignore[valid-type]
+    dataset: Literal[tuple(sorted(IMAGE_FILES))] = "cub"  # type: ignore[valid-type]
     """The data set; folder: any folder of classes, trained on the first half of them."""
     protocol: Protocol = default_of(recipe, "protocol")
     """The training, selection and scoring of models."""
@@ -65,8 +64,6 @@ class TaskOptions:
         ImageBatches, "worker_kind"
     )
     """Whether threads or processes decode images."""
-    dry_run: bool = False
-    """Test the command with a few steps on images of noise."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +93,12 @@ class Benchmark:
     evaluation: Annotated[Typed, Part(DEFAULT["evaluation"], defaults=False)] = empty_part()
     run: FolderOptions = FolderOptions()
     devices: DeviceOptions = DeviceOptions()
-
-    @property
-    def crop_size(self) -> int:
-        """Height and width of the crops."""
-        return self.data.image_size or CROP_SIZES[self.task.protocol]
+    words: Annotated[tuple[str, ...], NO_OPTION] = ()
 
     def check(self) -> None:
         """Refuse options that contradict each other, and the folder of another run."""
         task = self.task
+        self.run_recipe()  # refuses wrong values
         if self.data.label_noise and (task.protocol != "conventional" or task.method == "ccp"):
             raise ValueError(
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
@@ -128,13 +122,12 @@ class Benchmark:
             raise ValueError(f"--method-setting: {error}") from error
         if "pooling" in self.network and base.network.pooling is None:
             raise ValueError(f"--pooling is not for --backbone {task.backbone}, which has its own")
-        return apply_options(base, part_options(self))
+        parts = vars(base).items()
+        return Recipe(**{name: with_typed(part, getattr(self, name)) for name, part in parts})
 
     def run_recipe(self) -> Recipe:
-        """Return the recipe with the protocol's evaluations, or with the few steps of a dry run."""
+        """Return the recipe with the protocol's evaluations."""
         task, recipe = self.task, self.recipe()
-        if task.dry_run:
-            return dry_run_recipe(recipe, self.batch.get("steps", 2))
         every = EVERY.get(task.dataset, 25)
         if "every" not in self.evaluation:
             recipe = recipe.replace(evaluation={"every": every})
@@ -145,7 +138,7 @@ class Benchmark:
     def paper_rows(self) -> list[PaperRow]:
         """Return the papers' rows of such a run."""
         task = self.task
-        if task.validation or task.dry_run:
+        if task.validation:
             return []
         dino = task.backbone == "vit_s16" and self.weights.normalization == "vit_s16_dino"
         return find_paper_rows(
@@ -155,40 +148,42 @@ class Benchmark:
             protocol=task.protocol,
             backbone="vit_s16_dino" if dino else str(task.backbone),
             label_noise=self.data.label_noise,
-            crop=self.crop_size,
+            crop=self.data.image_size,
         )
 
     def options(self) -> dict[str, Any]:
         """Return the options outside the recipe that define the benchmark, as JSON has them."""
         return defining(self.task, self.data, self.weights, self.run)
 
-    @naming_options()
     def execute(self) -> None:
         """Train, score, print our rows and the papers', write metrics.json."""
         self.devices.join()
         self.check()
-        task, out, source = self.task, self.run.out, contextlib.nullcontext(self.data.data_dir)
-        with fake_images(self.crop_size) if task.dry_run else source as folder:
-            train, test, mismatches = self._read("folder" if task.dry_run else task.dataset, folder)
-            runs = [run._measure(train, test) for run in self._by_seed()]
+        task, out = self.task, self.run.out
+        train, test, mismatches = self._read()
+        runs = [run._measure(train, test) for run in self._by_seed()]
         if not is_main_process():
             return
         seeds = "" if task.seeds == 1 else f", {task.seeds} seeds"
         title = f"{task.dataset}, {task.protocol}: {task.method}, {task.backbone}{seeds}"
         if task.validation:
             title = f"{title} (held-out training images)"
-        paper, below = self.paper_rows(), list[str]()
-        if task.dry_run:
-            title = f"{title} (dry run on noise)"
-        else:
-            quarter = task.method == "ccp" and task.protocol == "conventional"
-            differs = [
-                *mismatches,
-                *["a quarter of the training classes only ends problems"] * quarter,
-                *["random weights"] * (self.weights.weights is None),
-            ]
-            below = footnotes(paper, task.method, task.protocol, differs)
-        show(title, runs, paper, below)
+        quarter = task.method == "ccp" and task.protocol == "conventional"
+        differs = [
+            *mismatches,
+            *["a quarter of the training classes only ends problems"] * quarter,
+            *["random weights"] * (self.weights.weights is None),
+        ]
+        names = [n for n in next(iter(runs[0].values())) if n not in ("queries", "step")]
+        table = [
+            [row, *(mean_std([rows[row][name] for rows in runs]) for name in names)]
+            for row in runs[0]
+        ]
+        paper = self.paper_rows()
+        for name, values in (row for each in paper for row in each.rows.items()):
+            table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
+        print_table(title, ["%", *names], table)  # in percent
+        print(*footnotes(paper, task.method, task.protocol, differs), sep="\n")
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             mean = {
@@ -207,51 +202,43 @@ class Benchmark:
                 out = out / f"seed{seed}"
             yield replace(self, run=replace(self.run, seed=seed, out=out))
 
-    def _read(self, name: str, folder: Path | None) -> tuple[Any, Retrieval, tuple[str, ...]]:
+    def _read(self) -> tuple[Dataset, Retrieval, tuple[str, ...]]:
         """Read training images, queries and gallery, and name the counts that differ from the published ones."""
-        crops = data.conventional if self.task.protocol == "conventional" else data.mlrc
-
-        def load(split: str) -> Any:
-            part = load_split(name, folder, split, transform=crops(self.crop_size))
-            return data.without_bad_images(part) if self.data.on_bad_image == "skip" else part
-
-        scored = ("query", "gallery") if "query" in DATASETS[name].published else ("test",)
-        parts = {split: load(split) for split in ("train", *scored)}
+        name = self.task.dataset
+        crops: Any = "conventional" if self.task.protocol == "conventional" else "mlrc"
+        images = DataOptions(**vars(self.data), data=name, augmentation=crops)
+        parts, notes, _ = read_files(images, self.run.seed)
         mismatches = count_mismatches(name, parts)
-        for line in mismatches:
+        for line in (*notes, *mismatches):
             print(f"{name}: {line}", flush=True)
-        train, *tests = parts.values()
-        return train, Retrieval(*tests), mismatches
+        train = parts["train"]
+        if self.data.on_bad_image == "skip":
+            train = without_bad_images(train)
+        queries = parts.get("query", parts.get("test"))
+        if queries is None:
+            raise ValueError(f"{self.data.data_dir} has no test part, which is scored")
+        return train, Retrieval(queries, parts.get("gallery")), mismatches
 
     def _measure(self, data: Any, test: Any) -> Rows:
         """Return metrics by row."""
         task, backbone = self.task, str(self.task.backbone)
-        recipe, load = self.run_recipe(), self.weights.pretrained()
-        mesh, where = self.devices.mesh(recipe.batch.rows)
-        for line in where if is_main_process() else ():
-            print(line, flush=True)
-        batches = partial(
-            ImageBatches,
-            seed=self.run.seed,
-            workers=self.data.workers,
-            worker_kind=task.worker_kind,
-            on_bad_image=self.data.bad_image_policy,
-        )
-        settings: Any = {
-            "run": RunConfig(self.run.out, config=self._config(data)),
-            "seed": self.run.seed,
-            "train": partial(
-                train,
-                model=make_network(
-                    recipe, data, pretrained=load, **self.weights.network_settings(backbone)
-                ),
-                sampler=None if recipe.finetune.caches_features else batches,
-                state=None if load is None else pretrained(load),
-                preprocess=self.weights.preprocess(backbone, always=True),
-                devices=Devices(mesh, micro_batch=self.devices.micro_batch),
-                progress=not self.run.quiet,
-            ),
+        recipe, state = self.run_recipe(), self.weights.state()
+        network = self.weights.network_settings(backbone)
+        batches = self.data.batches(self.run.seed, worker_kind=task.worker_kind)
+        paper = next((row.values for row in self.paper_rows()), {})
+        config = {
+            "benchmark": {**self.options(), "data_checksum": data_fingerprint(data)},
+            "provenance": {**provenance("jdml benchmark", self), "paper": paper},
         }
+        train_fold = partial(
+            train,
+            model=make_network(recipe, data, pretrained=state and state.load, **network),
+            sampler=None if recipe.finetune.caches_features else batches,
+            state=state,
+            preprocess=self.weights.preprocess(backbone, always=True),
+            devices=self.devices.build(recipe.batch.rows),
+            progress=not self.run.quiet,
+        )
         record = DATASETS[task.dataset]
         test = test._replace(recall_at=record.recall_at, ndcg_at=record.ndcg_at)
         if task.validation:
@@ -263,58 +250,7 @@ class Benchmark:
         if self.data.label_noise:
             labels = corrupt_labels(data.labels, self.data.label_noise, self.run.seed)
             data = replace(data, labels=labels)
-        return run_protocol(task.protocol, recipe, data, test, **settings)
-
-    def _config(self, train: Any) -> dict[str, Any]:
-        """Return the part of config.json next to the recipe; a run resumes if it agrees."""
-        images = None if self.task.dry_run else data_fingerprint(train)
-        paper = next((row.values for row in self.paper_rows()), {})
-        return {
-            "benchmark": {**self.options(), "data_checksum": images},
-            "provenance": {**provenance("jdml benchmark", self), "paper": paper},
-        }
-
-
-def show(
-    title: str, runs: Sequence[Rows], paper: Sequence[PaperRow] = (), below: Sequence[str] = ()
-) -> None:
-    """Print our rows by seed and the papers', in percent, with lines below."""
-    names = [n for n in next(iter(runs[0].values())) if n not in ("queries", "step")]
-    table = [
-        [row, *(mean_std([rows[row][name] for rows in runs]) for name in names)] for row in runs[0]
-    ]
-    for name, values in (row for each in paper for row in each.rows.items()):
-        table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
-    print_table(title, ["%", *names], table)
-    for line in below:
-        print(line)
-
-
-def dry_run_recipe(recipe: Recipe, steps: int) -> Recipe:
-    """Return the recipe with batches and pools that a few images fill, and few steps."""
-    batch: dict[str, Any] = {"size": DRY_CLASSES}
-    if recipe.batch.classes is not None:
-        batch = {"classes": DRY_CLASSES // 4, "samples_per_class": 4}
-    is_ccp = isinstance(recipe.loss.method, CCPConfig)
-    loss = {"method": {"pool_size": DRY_IMAGES}} if is_ccp else {}
-    return recipe.replace(loss=loss, batch={**batch, "steps": steps}, evaluation={"every": 2})
-
-
-@contextlib.contextmanager
-def fake_images(size: int) -> Iterator[Path]:
-    """Return a temporary folder of classes of noise as JPEG files, a little larger than the crops."""
-    require_package("PIL", "a dry run")
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    with tempfile.TemporaryDirectory() as name:
-        for of_class in range(2 * DRY_CLASSES):
-            training = of_class < DRY_CLASSES
-            folder = Path(name) / ("train" if training else "test") / f"class{of_class:02}"
-            folder.mkdir(parents=True)
-            colour = rng.integers(0, 256, (1, 1, 3))
-            for number in range(DRY_IMAGES if training else DRY_TEST_IMAGES):
-                noise = rng.integers(-40, 40, (size + 24, size + 40, 3))
-                pixels = np.clip(colour + noise, 0, 255).astype(np.uint8)
-                Image.fromarray(pixels).save(folder / f"{number}.jpg")
-        yield Path(name)
+        run = RunConfig(self.run.out, config=config)
+        return run_protocol(
+            task.protocol, recipe, data, test, run, train=train_fold, seed=self.run.seed
+        )

@@ -19,16 +19,23 @@ class Command:
     example: str
     computes: bool = True
 
-    @property
-    def kind(self) -> Any:
-        """The dataclass of its options."""
-        return resolve(self.options)
-
     def read(self, words: Sequence[str]) -> Any:
         """Return its options as they are typed; unreadable words end the process."""
         from jdml.cli.options import read
 
-        return read(self.kind, words, f"jdml {self.name}")
+        return read(resolve(self.options), words, f"jdml {self.name}")
+
+    def recipe_options(self) -> dict[str, str]:
+        """Return the option of each field of a recipe that has one, by the names that errors have for it."""
+        from jdml.cli.options import fields_of, option_of
+
+        names: dict[str, str] = {}
+        for kind, name in fields_of(resolve(self.options)):
+            if hasattr(kind, "to_json"):
+                part = kind.__name__.removesuffix("Config").lower()
+                for known in (part if name == "name" else name, f"{kind.__name__}.{name}"):
+                    names[known] = option_of(kind, name)
+        return names
 
 
 COMMANDS: dict[str, Command] = {
@@ -78,13 +85,12 @@ def print_table(
 ) -> None:
     """Print a table of a column of names and columns of values; one that is too wide for the screen on its side."""
     from rich.console import Console
-    from rich.measure import Measurement
 
     console = Console()
     if not console.is_terminal or console.width > width:
         console = Console(width=width)
     table = _table(title, columns, rows)
-    needed = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
+    needed = console.measure(table, options=console.options.update(max_width=WIDE)).maximum
     if needed > console.width and len(rows) < len(columns):
         first, *others = zip(columns, *rows, strict=True)
         table = _table(title, first, others)

@@ -77,19 +77,10 @@ class Check:
             within=self.threshold,
             progress=not self.quiet,
         )
-        rows = [
-            [
-                part.split,
-                _counted(part, "classes"),
-                _counted(part, "images"),
-                f"{part.missing:,}",
-            ]
-            for part in checked.parts
-        ]
         print(f"{self.name} in {self.dir}")
-        if rows:
+        if checked.parts:
             columns = ["found / published", "classes", "images", "missing files"]
-            print_table(None, columns, rows)
+            print_table(None, columns, list(map(_row, checked.parts)))
             print(f"decoded: {checked.decoded:,} images")
         if checked.lists_are_whole:
             print("the lists are complete: every count is the published one")
@@ -123,10 +114,11 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
-def _counted(part: Any, name: str) -> str:
-    """Return a count of a part, next to the published one."""
-    count = f"{getattr(part.counts, name):,}"
-    return f"{count} / {getattr(part.published, name):,}" if part.published else count
+def _row(part: Any) -> list[str]:
+    """Return the counts of a part, next to the published ones."""
+    counts = zip(*filter(None, (part.counts, part.published)), strict=True)
+    shown = [" / ".join(f"{count:,}" for count in both) for both in counts]
+    return [part.split, *shown, f"{part.missing:,}"]
 
 
 @dataclass(frozen=True)

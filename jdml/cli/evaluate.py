@@ -115,7 +115,7 @@ class Evaluate:
             files[f"gallery_{group}"] = files[group].with_name(f"gallery_{files[group].name}")
         apart = {name: map_array(file) for name, file in files.items()}
         if self.gallery is not None:
-            apart |= self._read_gallery(arrays)
+            apart |= self._read_gallery(self.gallery, arrays)
         both: ChainMap[str, Any] = ChainMap(apart, arrays)
         table, _, column = group.rpartition(":")
         if table:
@@ -124,15 +124,14 @@ class Evaluate:
                 apart[prefix + group] = read_column(expand_user(table), column, files)
         return both
 
-    def _read_gallery(self, queries: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _read_gallery(self, gallery: Path, queries: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Read the arrays of --gallery, by their names in one file with the queries."""
-        assert self.gallery is not None
-        table = read_table(expand_user(self.gallery), str(queries.get(MODEL, "")))
+        table = read_table(expand_user(gallery), str(queries.get(MODEL, "")))
         if table is None or table.labels is None:
             what = "a file or gallery of jdml embed" if table is None else "of images with classes"
-            raise ValueError(f"--gallery must be {what}, got {self.gallery}")
+            raise ValueError(f"--gallery must be {what}, got {gallery}")
         named = {self.gallery_embeddings: table.vectors, self.gallery_labels: table.labels}
         group = self.ignore_same_group or ""
-        if self.gallery.suffix == ".npz" and group in (arrays := NpzArrays(self.gallery)):
+        if gallery.suffix == ".npz" and group in (arrays := NpzArrays(gallery)):
             named[f"gallery_{group}"] = arrays[group]
         return named if table.files is None else {**named, "gallery_files": table.files}

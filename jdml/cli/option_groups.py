@@ -6,41 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import jax
 
 from jdml import data, models, registry
 from jdml._optional_imports import is_pointer
 from jdml._paths import check_folder, expand_user
-from jdml.cli.options import NOT_DEFINING, Help, option_of
+from jdml.cli.options import NOT_DEFINING, option_of
 from jdml.data.load import recognize
-from jdml.ops.checks import (
-    at_least,
-    default_of,
-    fraction_below_1,
-    one_of,
-    open_unit_interval,
-    positive,
-    uint32,
-)
+from jdml.distributed import is_main_process
+from jdml.ops.checks import at_least, fraction_below_1, one_of, open_unit_interval, positive, uint32
 from jdml.runs.model_metadata import build_part
 from jdml.runs.run_files import MODEL, read_description
-from jdml.training import RunConfig, default_preprocess, initialize
+from jdml.training import Devices, RunConfig, default_preprocess, initialize, pretrained
 
-DATA = Help(
-    f"The data set: {', '.join(sorted(registry.DATASETS))}; or a folder of classes, a .csv of "
-    "file,label[,split], Parquet, module:name. Default: what --data-dir holds, else digits."
-)
-OF_FILES = (
-    "augmentation",
-    "workers",
-    "on_bad_image",
-    "split",
-    "test_share",
-    "classes_file",
-    "group",
-)
+OF_FILES = "augmentation workers on_bad_image split test_share classes_file group".split()
 """Options of data sets of image files."""
 
 
@@ -59,17 +40,19 @@ class ImageOptions:
     on_bad_image: Annotated[Literal["skip", "stop"] | None, NOT_DEFINING] = None
     """Whether a damaged image stops the run (default), or is skipped and counted."""
 
-    @property
-    def bad_image_policy(self) -> Literal["skip", "stop"]:
-        """``on_bad_image``, or the default of the batches."""
-        return self.on_bad_image or default_of(data.ImageBatches, "on_bad_image")
+    def batches(self, seed: int, **settings: Any) -> Any:
+        """Return the function from image files and a sampler to the batches that are decoded for training."""
+        settings |= {"workers": self.workers, "on_bad_image": self.on_bad_image or "stop"}
+        return partial(data.ImageBatches, seed=seed, **settings)
 
 
 @dataclass(frozen=True)
 class DataOptions(ImageOptions):
     """The data set, its split and its labels."""
 
-    data: Annotated[str | None, DATA] = None
+    data: str | None = None
+    """The data set: {datasets}; or a folder of classes, a .csv of file,label[,split], Parquet, module:name. Default:
+    what --data-dir holds, else digits."""
     split: Literal["classes", "images", "none"] | None = None
     """Test part: classes (half of them), images (a fifth of each class) or none. Default: the data set's own; the
     second half of a folder's classes."""
@@ -84,8 +67,6 @@ class DataOptions(ImageOptions):
     """Training crops: conventional (default), mlrc, or none (the centre)."""
     labels: str | None = None
     """Labels to train on, where there are several: digit or parity, alphabet or letter, class or super_class."""
-    train_classes: tuple[int, ...] = ()
-    """Labels of the training classes; other classes are scored separately."""
     validation: Annotated[float, fraction_below_1] = 0.0
     """Fraction of the training rows to hold out for evaluation."""
 
@@ -111,36 +92,32 @@ class DataOptions(ImageOptions):
         record = registry.DATASETS.get(self.data_name)
         return record is not None and record.kind == "files"
 
-    def check(self) -> None:
-        """Refuse options that the data set does not have."""
-        if self.data is not None and self.data not in registry.DATASETS:
-            one_of("--data", self.data, (*sorted(registry.DATASETS), "a path or module:name"))
-        record, files = registry.DATASETS[self.data_name], self.of_files
-        has = {**dict.fromkeys(OF_FILES, files), "image_size": files or record.sized}
-        has["data_dir"] = record.needs_folder
-        for name in has:
-            if not has[name] and getattr(self, name) is not None:
+    def resolve(self) -> Self:
+        """Check the options, and fill in the data set's name, the crops and the decoding."""
+        name, files = self.data_name, self.of_files
+        one_of("--data", name, (*sorted(registry.DATASETS), "a path or module:name"))
+        record = registry.DATASETS[name]
+        has = dict.fromkeys(OF_FILES, files)
+        has |= {"image_size": files or record.sized, "data_dir": record.needs_folder}
+        for option in has:
+            if not has[option] and getattr(self, option) is not None:
                 raise ValueError(
-                    f"{option_of(type(self), name)} is for image files, not for {self.data_name}: for your own "
-                    "images write --data folder"
+                    f"{option_of(type(self), option)} is for image files, not for {name}: for your own images write "
+                    "--data folder"
                 )
         if self.split is not None and self.classes_file is not None:
             raise ValueError("--split does not go with --classes-file: write one of them")
         if self.test_share is not None and self.split not in ("classes", "images"):
             raise ValueError("--test-share needs --split classes or --split images")
-
-    def resolve(self) -> "DataOptions":
-        """Check the options, and fill in the data set's name, the crops and the decoding."""
-        self.check()
-        if not self.of_files:
-            return replace(self, data=self.data_name)
+        if not files:
+            return replace(self, data=name)
         crops = data.mlrc if self.augmentation == "mlrc" else data.conventional
         return replace(
             self,
-            data=self.data_name,
+            data=name,
             image_size=self.image_size or crops().size,
             augmentation=self.augmentation or "conventional",
-            on_bad_image=self.bad_image_policy,
+            on_bad_image=self.on_bad_image or "stop",
         )
 
 
@@ -166,11 +143,12 @@ class WeightOptions:
         description = {} if self.weights is None else read_description(self.weights)
         return dict(description.get("embedding") or {})
 
-    def pretrained(self) -> Any:
-        """Return the function that loads the weights, or a run's file; None without weights."""
-        if self.weights is None or self.of_run:
-            return self.weights
-        return partial(models.load_weights, self.weights)
+    def state(self) -> Any:
+        """Return the state that a run with the weights begins with; None without weights."""
+        if self.weights is None:
+            return None
+        is_run = bool(self.of_run)
+        return pretrained(self.weights if is_run else partial(models.load_weights, self.weights))
 
     def network_settings(self, model: str, typed: Iterable[str] = ()) -> dict[str, Any]:
         """Return the settings of a network for the weights of a run, or those that --normalization names."""
@@ -225,7 +203,7 @@ class RunOptions(FolderOptions):
 class DeviceOptions:
     """Which devices and processes train, and how many rows at a time."""
 
-    devices: Annotated[str | None, NOT_DEFINING] = None
+    devices: Annotated[int | Literal["all"] | None, NOT_DEFINING] = None
     """Devices that share a batch: a number (also of a CPU), or all."""
     micro_batch: Annotated[int | None, at_least(1), NOT_DEFINING] = None
     """Rows in the network at a time; the loss still sees the whole batch."""
@@ -236,36 +214,33 @@ class DeviceOptions:
     process: Annotated[int | None, NOT_DEFINING] = None
     """Number of this process, from 0."""
 
-    def __post_init__(self) -> None:
-        """Refuse a wrong number of devices."""
-        if self.devices not in (None, "all") and not str(self.devices).isdigit():
-            raise ValueError(f"--devices must be a number or all, got {self.devices!r}")
-
     def join(self) -> None:
-        """Join the other processes, if available are any, before anything uses a device."""
+        """Join the other processes, if there are any, before anything uses a device."""
         initialize(self.coordinator, self.processes, self.process)
         is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
         is_set |= jax.config.values["jax_num_cpu_devices"] >= 0
-        if self.devices in (None, "all") or is_set or jax.distributed.is_initialized():
+        if not isinstance(self.devices, int) or is_set or jax.distributed.is_initialized():
             return
         with contextlib.suppress(RuntimeError):  # a notebook uses the devices already
-            jax.config.update("jax_num_cpu_devices", max(1, min(int(str(self.devices)), 64)))
+            jax.config.update("jax_num_cpu_devices", max(1, min(self.devices, 64)))
 
-    def mesh(self, rows: int) -> tuple[Any, list[str]]:
-        """Return the devices that share batches of so many rows, and a line about them; None for one device."""
+    def build(self, rows: int) -> Devices:
+        """Return the devices that share batches of so many rows, and print a line about them if there are several."""
         available, processes = jax.device_count(), jax.process_count()
-        number = available if self.devices in (None, "all") else int(str(self.devices))
+        number = self.devices if isinstance(self.devices, int) else available
         least = 1 if processes == 1 else available
         if not least <= number <= available:
             raise ValueError(
                 f"--devices must be {least} to {available}, the available devices, got {number}"
             )
         if available == 1:
-            return None, []
+            return Devices(micro_batch=self.micro_batch)
         if self.devices is None and processes == 1:
             number = max(n for n in range(1, available + 1) if rows % n == 0)
         mesh = jax.make_mesh((number,), ("data",), devices=jax.devices()[:number])
-        among = f" of {processes} processes" if processes > 1 else ""
-        kind = mesh.devices.flat[0].device_kind
-        each = f"{rows / number:g} rows of a batch of {rows} on each"
-        return mesh, [f"{number} of {available} devices{among} ({kind}), {each}"]
+        if is_main_process():
+            among = f" of {processes} processes" if processes > 1 else ""
+            kind = mesh.devices.flat[0].device_kind
+            each = f"{rows / number:g} rows of a batch of {rows} on each"
+            print(f"{number} of {available} devices{among} ({kind}), {each}", flush=True)
+        return Devices(mesh, micro_batch=self.micro_batch)

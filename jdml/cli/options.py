@@ -1,4 +1,4 @@
-"""Options of commands: dataclasses, and parts of recipes, read from words by tyro and written as words again."""
+"""Options of commands: dataclasses, and parts of recipes, which tyro reads from words."""
 
 import ast
 import dataclasses
@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import textwrap
 import types
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import (
@@ -54,6 +55,8 @@ SHORT = 12
 """Letters of choices that the help lists in front of an option's text."""
 NOT_DEFINING = "does not change what is computed: a run resumes with another value"
 """Marks a field that does not define a run."""
+NO_OPTION = "is no option"
+"""Marks such a field."""
 METAVARS = {
     int: "N",
     float: "X",
@@ -62,10 +65,6 @@ METAVARS = {
     tuple[str, ...]: "TEXT ...",
     tuple[int, ...]: "N ...",
 }
-
-
-class Help(str):
-    """Marks a field with a help text that is computed."""
 
 
 class Part(NamedTuple):
@@ -81,39 +80,33 @@ def empty_part() -> Any:
     return dataclasses.field(default_factory=dict)
 
 
-# Reading
-
-
 def read(kind: Any, words: Sequence[str], prog: str) -> Any:
-    """Return a command's dataclass as it is typed; unreadable words end the process."""
-    return make(kind, parse(kind, words, prog))
-
-
-def parse(kind: Any, words: Sequence[str], prog: str) -> Typed:
-    """Return the typed values of a command's options, by group and field."""
+    """Return a command's dataclass as it is typed, and checked; unreadable words end the process."""
     settings: Any = {"prog": prog, "args": words, "config": (tyro.conf.OmitArgPrefixes,)}
-    typed = dict(tyro.cli(_typed_dict(kind), description=inspect.getdoc(kind), **settings))
-    return _read_mappings(kind, typed)
+    typed = tyro.cli(typed_dict(kind), description=inspect.getdoc(kind), **settings)
+    values = _read_mappings(kind, dict(typed))
+    for name, _, default, group in _fields(kind):
+        if group is not None and group.values is default:
+            values[name] = type(default)(**values.get(name, {}))
+    if hasattr(kind, "words"):
+        values["words"] = tuple(words)
+    made = kind(**values)
+    for group in (made, *filter(dataclasses.is_dataclass, values.values())):
+        check_fields(group, functools.partial(option_of, type(group)))
+    return made
 
 
 def _read_mappings(kind: Any, typed: Typed, part: Part | None = None) -> Typed:
-    """Return typed values with those of mappings read from NAME=VALUE."""
+    """Return typed values with those of mappings read from NAME=VALUE; what is typed later replaces what is earlier."""
     for name, hint, _, group in _fields(kind, part):
         if name in typed and group is not None:
             typed[name] = _read_mappings(type(group.values), typed[name], group)
         elif name in typed and _plain_type(hint) is Mapping:
-            typed[name] = parse_settings(typed[name], option_of(kind, name))
+            option, repeats = option_of(kind, name), typed.pop(name)
+            if repeats:
+                parsed = [parse_settings(words, option) for words in repeats]
+                typed[name] = dict(ChainMap(*reversed(parsed)))
     return typed
-
-
-def make(kind: Any, values: Typed) -> Any:
-    """Make a command's dataclass of its typed values, and check them; errors name the options."""
-    own = {field.name: type(_default(field)) for field in dataclasses.fields(kind)}
-    groups = {name: group for name, group in own.items() if dataclasses.is_dataclass(group)}
-    made = kind(**{n: groups[n](**v) if n in groups else v for n, v in values.items()})
-    for group in (made, *(getattr(made, name) for name in groups)):
-        check_fields(group, functools.partial(option_of, type(group)))
-    return made
 
 
 def _fields(kind: Any, part: Part | None = None) -> Iterator[tuple[str, Any, Any, Part | None]]:
@@ -121,32 +114,25 @@ def _fields(kind: Any, part: Part | None = None) -> Iterator[tuple[str, Any, Any
     hints = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         name, hint = field.name, hints[field.name]
-        if part is not None and name in part.without:
-            continue
-        value = getattr(part.values, name) if part else _default(field)
         marks = getattr(hint, "__metadata__", ())
+        if NO_OPTION in marks or (part is not None and name in part.without):
+            continue
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
+        value = getattr(part.values, name) if part else default
         group = next((mark for mark in marks if isinstance(mark, Part)), None)
         if group is None and dataclasses.is_dataclass(value):
             group = part._replace(values=value) if part else Part(value)
         yield name, hint, value, group
 
 
-def paths(kind: Any, part: Part | None = None) -> dict[str, tuple[str, ...]]:
-    """Return for each option of a command, and each alias, the group and the field of its value."""
-    places: dict[str, tuple[str, ...]] = {}
+def fields_of(kind: Any, part: Part | None = None) -> Iterator[tuple[type, str]]:
+    """Yield the class and the name of each field of a command, and of its groups, that is an option."""
     for name, _, _, group in _fields(kind, part):
         if group is None:
-            places |= dict.fromkeys((option_of(kind, name), *ALIASES.get(name, ())), (name,))
+            yield kind, name
         else:
-            inner = paths(type(group.values), group)
-            places |= {option: (name, *path) for option, path in inner.items()}
-    return places
-
-
-def _default(field: Any) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+            yield from fields_of(type(group.values), group)
 
 
 @functools.cache
@@ -165,12 +151,12 @@ def _field_docs(kind: Any) -> dict[str, str]:
     return docs
 
 
-def _typed_dict(kind: Any, part: Part | None = None) -> Any:
+def typed_dict(kind: Any, part: Part | None = None) -> Any:
     """Return a ``TypedDict`` of a dataclass's options, which are optional unless they have no default."""
     fields = {
         name: _option(kind, name, hint, value, part is None or part.defaults)
         if group is None
-        else _typed_dict(type(group.values), group)
+        else typed_dict(type(group.values), group)
         for name, hint, value, group in _fields(kind, part)
     }
     return TypedDict(kind.__name__, fields, total=False)  # type: ignore
@@ -188,11 +174,11 @@ def _option(kind: Any, name: str, hint: Any, value: Any, defaults: bool) -> Any:
         or default in (0, "", "none")
     ):
         default = None
-    text = next((mark for mark in marks if isinstance(mark, Help)), _field_docs(kind).get(name, ""))
-    text = text.replace("``", "").replace("None: ", "Default: ")
+    text = _field_docs(kind).get(name, "").replace("``", "").replace("None: ", "Default: ")
+    text = text.replace("{datasets}", ", ".join(sorted(registry.DATASETS)))
     text = text if default is None else text.partition(" Default: ")[0]
-    metavar = METAVARS.get(hint)
-    hint = tuple[str, ...] if hint is Mapping else hint
+    metavar, repeats = METAVARS.get(hint), hint is Mapping or tyro.conf.UseAppendAction in marks
+    hint = tuple[tuple[str, ...], ...] if hint is Mapping else hint
     if get_origin(hint) is Literal:
         choices = list(map(str, get_args(hint)))
         metavar = "WORD" if len(",".join(choices)) > SHORT else None
@@ -205,10 +191,9 @@ def _option(kind: Any, name: str, hint: Any, value: Any, defaults: bool) -> Any:
         help_behavior_hint="" if default is None else f"(default: {default})",
         metavar=name.upper() + " ..." * (get_origin(hint) is tuple) if required else metavar,
     )
-    if required:
-        return Required[Annotated[hint, tyro.conf.Positional, argument]]
-    if tyro.conf.UseAppendAction in marks:
-        return Required[Annotated[hint, tyro.conf.UseAppendAction, argument]]
+    if required or repeats:
+        kind_of_option = tyro.conf.Positional if required else tyro.conf.UseAppendAction
+        return Required[Annotated[hint, kind_of_option, argument]]
     return Annotated[hint, argument]
 
 
@@ -227,65 +212,18 @@ def _plain_type(hint: Any) -> Any:
 
 
 def option_of(kind: type, name: str) -> str:
-    """Return a field's option.
-
-    Example:
-        >>> from jdml.recipes import LossConfig
-        >>> option_of(LossConfig, "settings"), option_of(LossConfig, "miner")
-        ('--loss-setting', '--miner')
-    """
+    """Return a field's option."""
     return f"--{_of_field(OPTIONS, kind, name, name.replace('_', '-'))}"
-
-
-# Writing
-
-
-def changed_options(options: Any, kind: Any = None) -> dict[tuple[str, ...], Any]:
-    """Return the values of a command's options, or of another it extends, that are no defaults, by group and field."""
-    kind = kind or type(options)
-
-    def at(values: Any, path: tuple[str, ...]) -> Any:
-        for name in path:
-            values = values.get(name, {}) if isinstance(values, dict) else getattr(values, name)
-        return values
-
-    default = kind()
-    values = {path: at(options, path) for path in paths(kind).values()}
-    return {path: value for path, value in values.items() if value != at(default, path)}
-
-
-def to_argv(options: Any) -> list[str]:
-    """Return the words of a command line for options, without those at their defaults.
-
-    Example:
-        >>> from jdml.cli.train import Train
-        >>> to_argv(Train(loss={"name": "triplet"}, optimizer={"learning_rate": 1e-4}))
-        ['--loss', 'triplet', '--learning-rate', '0.0001']
-    """
-    # Of several names of one field the first is no alias.
-    names = {path: option for option, path in reversed(paths(type(options)).items())}
-    words = []
-    for path, value in changed_options(options).items():
-        if isinstance(value, bool):
-            words.append(names[path] if value else names[path].replace("--", "--no-", 1))
-            continue
-        if isinstance(value, dict):
-            value = tuple(f"{name}={each}" for name, each in value.items())
-        words += [names[path], *map(str, value if isinstance(value, tuple) else [value])]
-    return words
 
 
 def defining(*groups: Any) -> dict[str, Any]:
     """Return the options of some groups that define a run, as JSON has them: files by their content."""
-    return {
-        name: _by_content(value)
-        for group in groups
-        for name, hint, value, _ in _fields(type(group), Part(group))
-        if NOT_DEFINING not in getattr(hint, "__metadata__", ())
-    }
-
-
-def _by_content(value: Any) -> Any:
-    if isinstance(value, Path):
-        return hashlib.sha256(value.read_bytes()).hexdigest()[:16]
-    return list(value) if isinstance(value, tuple) else value
+    values: dict[str, Any] = {}
+    for group in groups:
+        for name, hint, value, _ in _fields(type(group), Part(group)):
+            if NOT_DEFINING in getattr(hint, "__metadata__", ()):
+                continue
+            if isinstance(value, Path):
+                value = hashlib.sha256(value.read_bytes()).hexdigest()[:16]
+            values[name] = value
+    return values

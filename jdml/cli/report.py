@@ -2,7 +2,6 @@
 
 import csv
 import io
-import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,54 +101,33 @@ class Compare:
     """Level of the intervals, 0 to 1."""
     csv: Path | None = None
     """Also write all metrics, as plain numbers, into this .csv file; - prints them instead of the table."""
-    markdown: Path | None = None
-    """Also write the table as Markdown into this .md file; - prints it instead of the table."""
 
     def execute(self) -> None:
         """Read the runs, compare them, print or write the table."""
-        for option, file, ending in (("csv", self.csv, "csv"), ("markdown", self.markdown, "md")):
-            if file is not None and str(file) != "-":
-                check_file(f"--{option}", file, (f".{ending}",))
+        if self.csv not in (None, Path("-")):
+            check_file("--csv", self.csv, (".csv",))
         comparison = report.compare_runs(
             report.read_runs(*self.run),
             metrics=self.metric,
             baseline=self.baseline,
             confidence=self.confidence,
         )
-        print_comparison(comparison, self.csv, self.markdown)
+        print_comparison(comparison, self.csv)
 
 
-def print_comparison(
-    comparison: Any, csv_file: Path | None = None, markdown: Path | None = None
-) -> None:
-    """Print a comparison, or write it."""
-    texts = {csv_file: _as_csv, markdown: _as_markdown}
-    outputs = {file: text(comparison) for file, text in texts.items() if file is not None}
-    printed = outputs.pop(Path("-"), None)
-    for file, text in outputs.items():
-        write_text(file, text)
-    if printed is not None:
-        sys.stdout.write(printed)
-        return
+def print_comparison(comparison: Any, file: Path | None = None) -> None:
+    """Print a comparison, and write all metrics into a .csv file."""
+    if file is not None:
+        records, text = report.comparison_records(comparison), io.StringIO()
+        writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        if file == Path("-"):
+            print(text.getvalue(), end="")
+            return
+        write_text(file, text.getvalue())
     print_table(None, *report.comparison_table(comparison), width=WIDTH)
     for line in report.summary_sentences(comparison):
         print(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False))
-    for file in outputs:
+    if file is not None:
         print(f"written: {file}")
-
-
-def _as_csv(comparison: Any) -> str:
-    records = report.comparison_records(comparison)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
-
-
-def _as_markdown(comparison: Any) -> str:
-    columns, rows = report.comparison_table(comparison)
-    header, *cells = [
-        [cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (columns, *rows)
-    ]
-    return report.markdown_table(header, cells)

@@ -19,8 +19,6 @@ from jdml.runs.embedding_io import EmbeddingTable, embed_source, join_tables, re
 from jdml.runs.run_files import write_json
 from jdml.training import load
 
-PICTURES = (".png", ".jpg", ".pdf", ".svg")
-
 
 @dataclass(frozen=True)
 class Search:
@@ -67,9 +65,10 @@ class Search:
         at_least(1)("k", self.k)
         if self.max_distance == "auto" and self.rerank != "none":
             raise ValueError("--max-distance auto does not go with --rerank: write a number")
-        for option, file, endings in (("out", self.out, PICTURES), ("json", self.json, (".json",))):
-            if file is not None:
-                check_file(f"--{option}", file, endings)
+        if self.out is not None:
+            check_file("--out", self.out, (".png", ".jpg", ".pdf", ".svg"))
+        if self.json is not None:
+            check_file("--json", self.json, (".json",))
         trained = load(self.run, which=self.which)
         queries, notes = _queries(self.query)
         gallery = join_tables({name: self._gallery(name, trained, notes) for name in self.gallery})

@@ -1,22 +1,21 @@
 """``jdml sweep``: every combination of settings and seeds, trained and compared."""
 
 import contextlib
-import dataclasses
 import functools
 import io
 import itertools
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jdml.cli.options import changed_options, make, parse, paths
+from jdml.cli.options import ALIASES, Part, defining, fields_of, option_of, read, typed_dict
 from jdml.cli.report import print_comparison
 from jdml.cli.train import Train
-from jdml.cli.train_options import naming_options
 from jdml.cli.training_data import read_training_data
 from jdml.compilation_cache import keep_compiled_programs
 from jdml.data.load import has_validation
@@ -37,7 +36,7 @@ FAILED = "failed"
 """Takes the place of the metrics of a run whose loss is not finite."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Sweep(Train):
     """Train every combination of settings, each with several seeds, and compare them.
 
@@ -60,26 +59,27 @@ class Sweep(Train):
     metric: tuple[str, ...] = ()
     """Metrics of the table at the end. Default: R@1 and MAP@R."""
 
-    @naming_options()
     def execute(self) -> None:
         """Train the missing runs, and compare all."""
         out = self.run.out
         if out is None:
             raise ValueError("--out is missing: the folder for the runs")
-        runs = self.runs()
-        checksums = functools.cache(_checksums)
-        jobs = {
-            name: {"name": name, **run.config(), **checksums(run.resolve().data, run.run.seed)}
-            for name, run in runs.items()
-        }
+        runs, jobs, checksums = self.runs(), dict[str, Any](), functools.cache(_checksums)
+        for name, run in runs.items():
+            settled = run.resolve()
+            jobs[name] = {
+                "name": name,
+                "recipe": settled.recipe.to_json(),
+                **defining(settled.data, settled.weights, settled.run),
+                **checksums(settled.data, settled.run.seed),
+            }
         record = out / "sweep.jsonl"
         results_of(jobs, record)  # refuses other settings and other data
         delete_results(record, [name for name in runs if not (out / name / CONFIG).is_file()])
         out.mkdir(parents=True, exist_ok=True)
         before = read_json(out / ORDER) if (out / ORDER).is_file() else []
         write_json(out / ORDER, [*runs, *(name for name in before if name not in runs)])
-        progress = not self.run.quiet
-        train = functools.partial(_train_job, runs)
+        train, progress = functools.partial(_train_job, runs), not self.run.quiet
         results = run_jobs(train, jobs, record, workers=self.jobs, progress=progress)
         failed = [name for name, result in results.items() if FAILED in result["metrics"]]
         done = [out / name for name in runs if name not in failed]
@@ -91,52 +91,47 @@ class Sweep(Train):
 
     def runs(self) -> dict[str, Train]:
         """Return the options of every run, by its name, ``VALUES-SEED``."""
-        assert self.run.out is not None
         settings: dict[str, list[str]] = {}
         for text in self.set:
             option, choices = _values(text)
             settings.setdefault(option, []).extend(choices)
-        common = flatten_dict(unflatten_dict(changed_options(self, Train)))
+        own = typed_dict(Sweep, Part(self, tuple(Train.__dataclass_fields__)))
+        common = tyro.cli(own, args=self.words, return_unknown_args=True)[1]
+        common += ["--quiet"] * (self.jobs > 1)  # one run shows its steps
         has_own = functools.cache(has_validation)  # combinations share their data
-        quiet = self.run.quiet or self.jobs > 1  # one run shows its steps
         holds_out = self.select_on == "validation" and "--validation" not in settings
         runs: dict[str, Train] = {}
         for texts in itertools.product(*settings.values()):
-            values = dict(common)
-            for option, text in zip(settings, texts, strict=True):
-                values |= read_value(option, text)
-            train = make(Train, unflatten_dict(values))
+            own_words, screen = [*itertools.chain(*map(_words, settings, texts))], io.StringIO()
+            words, line = [*common, *own_words], shlex.join(own_words)
+            try:
+                with contextlib.redirect_stderr(screen), contextlib.redirect_stdout(screen):
+                    train = read(Train, words, "jdml train")
+            except SystemExit as error:
+                raise ValueError(f"--set cannot be {line}: see jdml train --help") from error
             data = train.data
             if holds_out and not data.validation and not has_own(data.data_name, data.data_dir):
-                data = dataclasses.replace(data, validation=HELD_OUT)
+                words += ["--validation", str(HELD_OUT)]
+                data = replace(data, validation=HELD_OUT)
             title = re.sub(r"[^\w.+=-]+", "_", "_".join(texts)) or "run"
             for seed in range(self.run.seed, self.run.seed + self.seeds):
                 name = f"{title}-{seed}"
                 if name in runs:
                     raise ValueError(f"--set has two combinations that are both called {title}")
-                place = self.run.out / name
-                run = dataclasses.replace(train.run, seed=seed, out=place, quiet=quiet)
-                runs[name] = dataclasses.replace(train, data=data, run=run)
+                place = Path(str(self.run.out), name)
+                run = replace(train.run, seed=seed, out=place)
+                run_words = (*words, f"--seed={seed}", f"--out={place}")
+                runs[name] = replace(train, data=data, run=run, words=run_words)
         return runs
 
 
-@functools.cache
-def read_value(option: str, text: str) -> dict[tuple[str, ...], Any]:
-    """Read a value of an option of jdml train from a text: one word, or several with a space between them.
-
-    Example:
-        >>> read_value("--lr", "1e-4"), read_value("--remat", "False")
-        ({('optimizer', 'learning_rate'): 0.0001}, {('network', 'remat'): False})
-    """
-    words = [text] if "(" in text or "[" in text else shlex.split(text)
-    words = [f"{option}={text}"] if text.startswith("-") else [option, *words]
+def _words(option: str, text: str) -> list[str]:
+    """Return the words of an option with a value of --set: one word, or several with a space between them."""
     if text in ("True", "False"):
-        words = [option if text == "True" else option.replace("--", "--no-", 1)]
-    try:
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            return flatten_dict(parse(Train, words, "jdml train"))
-    except SystemExit as error:
-        raise ValueError(f"{option} cannot be {text!r}: see jdml train --help") from error
+        return [option if text == "True" else option.replace("--", "--no-", 1)]
+    if text.startswith("-"):
+        return [f"{option}={text}"]
+    return [option, *([text] if "(" in text or "[" in text else shlex.split(text))]
 
 
 def _checksums(data: Any, seed: int) -> dict[str, str | int | None]:
@@ -154,21 +149,14 @@ def _train_job(runs: Mapping[str, Train], job: Mapping[str, Any]) -> dict[str, A
             options.execute()
     except FloatingPointError as error:  # a repetition would end like this, too
         return {FAILED: str(error)}
-    assert options.run.out is not None
-    metrics: dict[str, Any] = read_json(options.run.out / METRICS)
-    return metrics
+    return dict(read_json(Path(str(options.run.out), METRICS)))
 
 
 def _values(text: str) -> tuple[str, list[str]]:
-    """Return an option and its values.
-
-    Example:
-        >>> _values("lr=1e-4,1e-3"), _values("loss-setting=margin=0.1,margin=0.2")
-        (('--lr', ['1e-4', '1e-3']), ('--loss-setting', ['margin=0.1', 'margin=0.2']))
-    """
+    """Return an option and its values: of ``lr=1e-4,1e-3`` these are --lr and 1e-4, 1e-3."""
     name, _, values = text.partition("=")
     option = f"--{name.strip().removeprefix('--').replace('_', '-')}"
-    known = [option for option in paths(Train) if option not in OWN]
+    known = {option_of(*each) for each in fields_of(Train)} - {*OWN} | {*ALIASES["learning_rate"]}
     choices = [value.strip() for value in re.split(COMMA, values) if value.strip()]
     if option not in known or not choices:
         raise ValueError(

@@ -1,19 +1,18 @@
 """The options of ``jdml train``, and the recipe that they make."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from jdml import recipes
 from jdml._optional_imports import is_pointer
 from jdml.cli.option_groups import DataOptions, DeviceOptions, RunOptions, WeightOptions
-from jdml.cli.options import Part, Typed, defining, empty_part, option_of
+from jdml.cli.options import NO_OPTION, Part, Typed, empty_part
 from jdml.data.folder import check_apart
 from jdml.models.io import read_metadata
 from jdml.models.weights import ARCHITECTURE
-from jdml.recipes import METHODS, NetworkConfig, ProxyConfig, Recipe, RecipeError
+from jdml.recipes import METHODS, NetworkConfig, Recipe
 from jdml.recipes.config import Config
 from jdml.recipes.network import BACKBONE
 from jdml.recipes.recipe import RATES, STEPS, Pretraining, recommended_parts
@@ -61,6 +60,7 @@ class TrainOptions:
     evaluation: Annotated[Typed, Part(DEFAULT["evaluation"], NOT_OPTIONS)] = empty_part()
     run: RunOptions = RunOptions()
     devices: DeviceOptions = DeviceOptions()
+    words: Annotated[tuple[str, ...], NO_OPTION] = ()
 
     @property
     def has_batch(self) -> bool:
@@ -75,16 +75,16 @@ class TrainOptions:
     @cached_property
     def parts(self) -> dict[str, Any]:
         """The parts of the recipe, before they are fitted to the data."""
-        parts, changes = DEFAULT, {} if self.recommends else self._changes()
         if self.recommends:
             steps = self.batch.get("steps", STEPS)
             parts = {**DEFAULT, **recommended_parts(self._pretraining, steps)}
-        changes = with_typed(parts, changes, part_options(self))
-        loss = parts["loss"].replace(**changes.pop("loss"))
+        else:
+            changes = self._changes()
+            parts = {name: part.replace(**changes.get(name, {})) for name, part in DEFAULT.items()}
+        loss = with_typed(parts["loss"], self.loss)
         if not (self.has_batch or loss.has_proxies):
-            changes["batch"] = {**PAIR_BATCH, **changes["batch"]}
-        replaced = {name: parts[name].replace(**change) for name, change in changes.items()}
-        return {"loss": loss, **replaced}
+            parts["batch"] = parts["batch"].replace(**PAIR_BATCH)
+        return {name: with_typed(part, getattr(self, name)) for name, part in parts.items()}
 
     def _changes(self) -> dict[str, Any]:
         """Return the changes of the default parts by the loss and the method."""
@@ -127,23 +127,6 @@ class TrainOptions:
             check_apart("--out", out, data.data_dir)
         return options
 
-    def defining(self) -> dict[str, Any]:
-        """Return the options outside the recipe that define a run, as JSON has them."""
-        return defining(self.data, self.weights, self.run)
-
-    def config(self) -> dict[str, Any]:
-        """Return the recipe and the other options that define the run, as JSON has them."""
-        options = self.resolve()
-        return {"recipe": options.recipe.to_json(), **options.defining()}
-
-    def title(self, recipe: Recipe) -> str:
-        """Return the title of the run."""
-        loss = recipe.loss
-        miner = "" if loss.miner == "none" else f" + {loss.miner}"
-        method = "" if loss.method is None else f"{loss.method.name}, "
-        data, dim = self.data.data, recipe.network.dim
-        return f"{data}: {method}{loss.name}{miner}, {dim}-D, seed {self.run.seed}"
-
     @property
     def _pretraining(self) -> Pretraining:
         """The pretraining of the network, which the recommended recipe depends on."""
@@ -155,55 +138,13 @@ class TrainOptions:
         return "small" if small else "untrained"
 
 
-def apply_options(recipe: Recipe, values: Mapping[str, Typed]) -> Recipe:
-    """Return a recipe with the typed values of its parts."""
-    return recipe.replace(**with_typed(vars(recipe), {}, values))
-
-
-def part_options(command: Any) -> dict[str, Typed]:
-    """Return the typed values of a recipe's parts in a command's options."""
-    return {field.name: getattr(command, field.name) for field in fields(Recipe)}
-
-
-def with_typed(values: Mapping[str, Any], changes: Typed, typed: Mapping[str, Any]) -> Typed:
-    """Add typed values to changes of values; NAME=VALUE are added to what a mapping has."""
-    changes = dict(changes)
+def with_typed(part: Any, typed: Typed) -> Any:
+    """Return a part of a recipe with typed values; NAME=VALUE are added to what a mapping has."""
+    changes = dict(typed)
     for name, value in typed.items():
-        own = values[name]
+        own = getattr(part, name)
         if isinstance(own, Config):
-            value = with_typed(vars(own), changes.get(name, {}), value)
+            changes[name] = with_typed(own, value)
         elif isinstance(value, Mapping) and isinstance(own, Mapping):
-            value = {**changes.get(name, own), **value}
-        changes[name] = value
-    return changes
-
-
-@cache
-def _options_by_field() -> dict[str, str]:
-    """Return the option of each field that an error may name."""
-    options = {"loss": "--loss", "method": "--method", "network": "--model"}
-    options["optimizer"] = "--optimizer"
-    for kind in (*map(type, DEFAULT.values()), ProxyConfig):
-        for field in fields(kind):
-            option = option_of(kind, field.name)
-            options.setdefault(field.name, option)
-            options[f"{kind.__name__}.{field.name}"] = option
-    for method in METHODS.values():
-        for field in fields(method):
-            options[f"{method.__name__}.{field.name}"] = f"--method-setting {field.name}"
-    return options
-
-
-@contextmanager
-def naming_options() -> Iterator[None]:
-    """Name a recipe's fields as options in errors, also as a decorator of a function."""
-    options = _options_by_field()
-    try:
-        yield
-    except RecipeError as error:
-        raise ValueError(error.with_names(lambda name: options.get(name, name))) from error
-    except (TypeError, ValueError) as error:
-        name, _, wrong = str(error).partition(" ")
-        if name not in options:
-            raise
-        raise ValueError(f"{options[name]} {wrong}") from error
+            changes[name] = {**own, **value}
+    return part.replace(**changes)

@@ -9,7 +9,7 @@ from jdml import data
 from jdml.cli.option_groups import DataOptions
 from jdml.data.integrity import singleton_classes
 from jdml.data.listing import first_few, pluralize
-from jdml.data.load import load_split, read_listing
+from jdml.data.load import read_listing
 from jdml.data.splits import hold_out, read_names
 from jdml.ops.checks import one_of
 
@@ -29,24 +29,23 @@ class TrainingData(NamedTuple):
 
 def read_training_data(options: DataOptions, seed: int) -> TrainingData:
     """Read the data of resolved options; the seed draws splits and wrong labels."""
+    notes: tuple[str, ...] = ()
+    checksum, tests = None, dict[str, QueryGallery]()
     if options.of_files:
-        parts, notes, checksum = _read_files(options, seed)
+        parts, notes, checksum = read_files(options, seed)
     else:
         size: Any = {} if options.image_size is None else {"image_size": options.image_size}
         place = str(options.data), options.data_dir
-        parts = {split: load_split(*place, split, **size) for split in ("train", "test")}
-        notes, checksum = (), None
-    train, validation, tests = parts.pop("train"), parts.pop("val", None), {}
+        parts = {split: data.load(*place, split, **size) for split in ("train", "test")}
+    train, validation = parts["train"], parts.get("val")
     if "query" in parts:
         tests = {"test": (parts["query"], parts["gallery"])}
     elif "test" in parts:
         tests = {"test": (parts["test"], None)}
     elif validation is not None:
         tests = {"validation": (validation, None)}
-    if options.labels is not None:
-        one_of("--labels", options.labels, train.views)
-    if options.train_classes:
-        train, tests = _split_classes(train, tests["test"][0], options.train_classes)
+    labels = options.labels or next(iter(train.views))
+    one_of("--labels", labels, train.views)
     if options.validation:
         if validation is not None:
             raise ValueError("--validation is not for data with a val part of its own")
@@ -54,14 +53,12 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
         train, validation = train.select(~rows), train.select(rows)
         if options.on_bad_image == "skip":
             validation = data.without_bad_images(validation)
-    labels = options.labels or next(iter(train.views))
-    train = train.relabel(labels)
-    _check_classes(train, tests, options)
-    if options.validation and validation is not None:
         own = validation.views[labels]
         if len(own) == 0 or np.unique(own, return_counts=True)[1].max() < 2:
             few = f"{pluralize(len(own), 'image', 'images')}, no two of a class: hold out more"
             raise ValueError(f"--validation {options.validation} holds out {few}")
+    train = train.relabel(labels)
+    _check_classes(train, tests, options)
     notes = (*notes, *(f"training: {line}" for line in singleton_classes(train.labels)))
     if options.label_noise:
         noisy = data.corrupt_labels(train.labels, options.label_noise, seed)
@@ -69,7 +66,9 @@ def read_training_data(options: DataOptions, seed: int) -> TrainingData:
     return TrainingData(train, labels, validation, tests, notes, checksum)
 
 
-def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[str, ...], int]:
+def read_files(
+    options: DataOptions, seed: int
+) -> tuple[dict[str, data.Dataset], tuple[str, ...], int]:
     """Return the splits of image files, notes, and a checksum of the files."""
     listing = read_listing(str(options.data), options.data_dir, groups=options.group)
     option = "--split" if options.split else "--classes-file"
@@ -84,22 +83,19 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
     crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
     transform = crops(options.image_size) if options.image_size else crops()
     scored = ("query", "gallery") if "query" in listing.splits else ("test",)
-    parts = {
-        split: listing.dataset(split, transform=transform)
-        for split in ("train", "val", *scored)
-        if split in listing.splits
-    }
-    damaged: list[str] = []
-    for split in ("train", *parts):
-        if not len(parts.get(split, ())):
+    parts, damaged = dict[str, data.Dataset](), list[str]()
+    for split in ("train", "val", *scored):
+        if split != "train" and split not in listing.splits:
+            continue
+        if not len(listing.splits.get(split, ())):
             raise ValueError(
-                f"{options.data_dir}: the {split} part has no images; add classes, or write --split images"
+                f"{options.data_dir}: the {split} part has no images; add classes, or take jdml train --split images"
             )
-    for split, part in parts.items():
+        part = listing.dataset(split, transform=transform)
         if options.data == "folder":
             damaged += part.images.problems(quick=True).values()
-        if split != "train" and options.on_bad_image == "skip":
-            parts[split] = data.without_bad_images(part)
+        is_left_out = split != "train" and options.on_bad_image == "skip"
+        parts[split] = data.without_bad_images(part) if is_left_out else part
     notes = (*listing.split_notes, *listing.notes)
     if damaged:
         images = pluralize(len(damaged), "image is", "images are")
@@ -112,31 +108,14 @@ def _read_files(options: DataOptions, seed: int) -> tuple[dict[str, Any], tuple[
     return parts, notes, listing.checksum
 
 
-def _split_classes(
-    train: data.Dataset, test: data.Dataset, classes: tuple[int, ...]
-) -> tuple[data.Dataset, dict[str, QueryGallery]]:
-    """Select the training rows of some classes; split the test rows into those classes and the others."""
-    for label in sorted(set(classes) - set(train.labels.tolist())):
-        most = train.num_classes - 1
-        raise ValueError(f"--train-classes must be classes from 0 to {most}, got {label}")
-    known = np.isin(test.labels, classes)
-    parts = {"seen": known, "unseen": ~known}
-    tests: dict[str, QueryGallery] = {
-        name: (test.select(rows), None) for name, rows in parts.items() if rows.any()
-    }
-    return train.select(np.isin(train.labels, classes)), tests
-
-
 def _check_classes(
     train: data.Dataset, tests: dict[str, QueryGallery], options: DataOptions
 ) -> None:
     """Refuse parts of fewer than two classes."""
     count = len(np.unique(train.labels))
     if count < 2:
-        all_classes = (
-            "" if options.data != "folder" else ", or write --split images to train on all"
-        )
-        raise ValueError(f"the training part has {count} class: give at least two{all_classes}")
+        other = ", or write --split images to train on all" if options.data == "folder" else ""
+        raise ValueError(f"the training part has {count} class: give at least two{other}")
     if options.data != "folder" and options.split is None and options.classes_file is None:
         return  # split as it was published
     for name, (queries, gallery) in tests.items():

@@ -211,14 +211,6 @@ def has_validation(name: str, data_dir: Path | None) -> bool:
     return DATASETS[name].kind == "files" and "val" in read_listing(name, data_dir).splits
 
 
-def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> Dataset:
-    """Load a split of a data set, which must have images."""
-    part = load(name, data_dir=data_dir, split=split, **settings)
-    if not len(part):
-        raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
-    return part
-
-
 def source_name(data: str, folder: Path | None) -> str:
     """Return a data set and its folder in one word, as :func:`read_source` reads it."""
     if folder is None:

@@ -1,4 +1,4 @@
-"""`jdml benchmark`: a dry run of every method under its protocols, real files, bad files, the paper's row."""
+"""`jdml benchmark`: methods under their protocols, real files, bad files, the paper's row."""
 
 import json
 import shutil
@@ -6,16 +6,17 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from cli.photos import draw_photos
 from flax.traverse_util import flatten_dict
 
 from jdml import models, training
-from jdml.cli.benchmark import fake_images
 from jdml.cli.commands import COMMANDS
 from jdml.models import weights
 from jdml.models.io import write_tensors
 from jdml.recipes.paper_comparison import footnotes
 
-FLOW = "--method-setting blocks=1 width=8"
+FEW = "--classes-per-batch 2 --samples-per-class 4 --steps 2 --evaluate-every 2"
+"""Options of a short run on the photographs."""
 
 
 pytestmark = pytest.mark.usefixtures("small_backbone")
@@ -26,12 +27,18 @@ def read(words):
     return COMMANDS["benchmark"].read(words.split())
 
 
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Draw 8 classes of 8 images to train on, and as many to score."""
+    return draw_photos(tmp_path_factory.mktemp("photos"), 16, 8)
+
+
 @pytest.fixture
-def benchmark(jdml_main):
-    def run(words, *more):
-        return jdml_main(
-            "benchmark", "--quiet", "--image-size", 32, "--dim", 8, *words.split(), *more
-        )
+def benchmark(jdml_main, photos):
+    words = "benchmark --dataset folder --quiet --image-size 32 --dim 8 --workers 1 --data-dir"
+
+    def run(typed, *more):
+        return jdml_main(*words.split(), photos, *typed.split(), *more)
 
     return run
 
@@ -39,23 +46,20 @@ def benchmark(jdml_main):
 @pytest.mark.parametrize(
     ("method", "protocol"),
     [
-        ("ccp --pooling max", "ablation"),
-        # Methods and folds that tests/recipes and tests/training train, too.
-        pytest.param("ccp", "conventional", marks=pytest.mark.slow),
-        pytest.param(f"nir {FLOW}", "conventional", marks=pytest.mark.slow),
-        pytest.param("ccp", "mlrc", marks=pytest.mark.slow),
+        ("ccp --pooling max --method-setting pool_size=8", "ablation"),
+        # Four models.
+        pytest.param("ccp --method-setting pool_size=8", "mlrc", marks=pytest.mark.slow),
     ],
 )
-def test_dry_run(method, protocol, benchmark, tmp_path):
-    code, out, err = benchmark(
-        f"--dry-run --method {method} --protocol {protocol} --out {tmp_path}"
-    )
+def test_protocols(method, protocol, benchmark, tmp_path):
+    words = f"{FEW} --method {method} --protocol {protocol} --out {tmp_path}"
+    code, out, err = benchmark(words)
     assert (code, err) == (0, "")
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     rows = ["separated", "concatenated", "std"] if protocol == "mlrc" else ["ours"]
     assert set(metrics) == {"options", *rows}
     assert 0 < metrics[rows[0]]["R@1"] <= 1
-    assert metrics[rows[0]]["queries"] == 16
+    assert metrics[rows[0]]["queries"] == 64
     assert f"{100 * metrics[rows[0]]['R@1']:.1f}" in out
 
 
@@ -68,7 +72,7 @@ def test_dry_run(method, protocol, benchmark, tmp_path):
 )
 def test_foreign_output_folder_is_refused_and_unchanged(file, content, benchmark, tmp_path):
     (tmp_path / file).write_text(json.dumps(content))
-    code, _, err = benchmark("--dry-run --out", tmp_path)
+    code, _, err = benchmark("--out", tmp_path)
     assert code == 2
     assert f"--out {tmp_path}" in err
     assert json.loads((tmp_path / file).read_text()) == content
@@ -84,7 +88,7 @@ def test_training_starts_from_the_given_weights(benchmark, tmp_path):
     }
     file = tmp_path / "weights.safetensors"
     write_tensors(file, arrays, {weights.ARCHITECTURE: "resnet50"})
-    words = "--dry-run --method eps --steps 0 --out"
+    words = f"--method eps {FEW} --steps 0 --out"
     code, _, err = benchmark(words, tmp_path / "run", "--weights", file)
     assert (code, err) == (0, "")
     held = training.load(tmp_path / "run").params
@@ -97,13 +101,12 @@ def test_training_starts_from_the_given_weights(benchmark, tmp_path):
 def test_real_birds(benchmark, shared_data, tmp_path):
     folder = tmp_path / "birds"
     shutil.copytree(shared_data / "cub_crops227", folder)
-    words = (
-        f"--data-dir {folder} --method eps --classes-per-batch 8 --samples-per-class 4 --steps 2"
-    )
+    batch = "--classes-per-batch 8 --samples-per-class 4 --steps 2"
+    words = f"--dataset cub --data-dir {folder} --method eps {batch}"
     code, out, err = benchmark(words)
     assert (code, err) == (0, "")
     for count in ("20", "600", "100", "5864"):  # classes and images, ours and the published
-        assert count in out.splitlines()[0].split()
+        assert count in out.split()
     assert "EPS" not in out  # no table has crops of 32²
     bird = next((folder / "images").glob("*/*.jpg"))
     bird.write_bytes(bird.read_bytes()[:2000])
@@ -111,28 +114,24 @@ def test_real_birds(benchmark, shared_data, tmp_path):
 
 
 def test_repeated_command_returns_its_result_and_another_is_refused(benchmark, tmp_path):
-    with fake_images(32) as folder:
-        words = f"--dataset folder --data-dir {folder} --batch-size 16 --steps 4 --out {tmp_path}"
-        whole = benchmark(words)
-        assert whole[0] == 0, whole
-        assert benchmark(words)[1] == whole[1]
-        code, _, err = benchmark(f"{words} --method cpml")
-        assert code == 2
-        assert "method" in err
+    words = f"--batch-size 16 --steps 4 --out {tmp_path}"
+    whole = benchmark(words)
+    assert whole[0] == 0, whole
+    assert benchmark(words)[1] == whole[1]
+    code, _, err = benchmark(f"{words} --method cpml")
+    assert (code, "method" in err) == (2, True)
 
 
 def test_seeds_and_held_out_training_images(benchmark, tmp_path):
-    own = "--lr 1e-3 --loss-setting negative_margin=0.9 --label-noise 0.1 --workers 1"
-    code, out, err = benchmark(
-        f"--dry-run --method contrastive --seeds 2 --steps 1 --validation 0.5 {own} --out", tmp_path
-    )
+    own = "--lr 1e-3 --loss-setting negative_margin=0.9 --label-noise 0.1 --validation 0.5"
+    code, out, err = benchmark(f"{FEW} --method contrastive {own} --seeds 2 --out", tmp_path)
     assert code == 0, err
     assert "±" in out
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     mean = np.mean([rows["ours"]["R@1"] for rows in metrics["seeds"]])
     assert metrics["ours"]["R@1"] == pytest.approx(mean)
-    assert 16 < metrics["ours"]["queries"] <= 32  # half of 64; there are 16 of test classes
-    assert [training.load(tmp_path / f"seed{seed}").step for seed in (0, 1)] == [1, 1]
+    assert 16 < metrics["ours"]["queries"] <= 32  # half of 64; there are 64 of test classes
+    assert [training.load(tmp_path / f"seed{seed}").step for seed in (0, 1)] == [2, 2]
 
 
 @pytest.mark.parametrize(

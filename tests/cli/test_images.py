@@ -12,16 +12,9 @@ from flax.traverse_util import flatten_dict
 from jdml import models, registry
 from jdml.cli.commands import COMMANDS
 from jdml.cli.train import TrainingRun
-from jdml.cli.train_options import naming_options
 from jdml.models import weights
 from jdml.models.io import write_tensors
 from jdml.training import load
-
-
-@naming_options()
-def training_of(*words):
-    options = COMMANDS["train"].read(["--image-size", "16", *map(str, words)])
-    return TrainingRun(options.resolve(), {})
 
 
 def test_recommended_recipe_run_is_not_extended(train_images, animals, tmp_path):
@@ -35,16 +28,16 @@ def test_recommended_recipe_run_is_not_extended(train_images, animals, tmp_path)
 # Weights
 
 
-def test_head_wider_than_its_features_is_initialized_at_random(animals, tmp_path):
+def test_head_wider_than_its_features_is_initialized_at_random(jdml_main, animals, tmp_path):
     """If the initialization was typed, it is refused before any work."""
     file = tmp_path / "resnet18.safetensors"
     write_tensors(file, {}, {weights.ARCHITECTURE: "resnet18"})
-    wide = ("--data-dir", animals, "--model", "resnet18", "--weights", file, "--dim", 513)
-    run = training_of(*wide)
+    wide = f"--image-size 16 --data-dir {animals} --model resnet18 --weights {file} --dim 513"
+    run = TrainingRun(COMMANDS["train"].read(wide.split()).resolve())
     assert run.recipe.network.head_init == "random"
     assert run.notes
-    with pytest.raises(ValueError, match=r"^--head-init principal, --dim 513\b"):
-        training_of(*wide, "--head-init", "principal")
+    code, _, err = jdml_main("train", *wide.split(), "--head-init", "principal")
+    assert (code, "error: --head-init principal, --dim 513: " in err) == (2, True)
 
 
 @pytest.fixture

@@ -235,7 +235,7 @@ COMMANDS: dict[str, dict[str, list[str]]] = {
         "quiet": [],
     },
     "compare r.jsonl": {
-        "metric": NAMES, "baseline": ["a", "b", "c"], "confidence": NUMBERS, "csv": OUTPUTS, "markdown": OUTPUTS,
+        "metric": NAMES, "baseline": ["a", "b", "c"], "confidence": NUMBERS, "csv": OUTPUTS,
     },
     "report e.npz": {
         "out": OUTPUTS, "labels": NAMES, "most": NUMBERS, "thumbnails": NUMBERS, "looked": NUMBERS,
@@ -249,7 +249,7 @@ COMMANDS: dict[str, dict[str, list[str]]] = {
         "seed": NUMBERS, "image-size": ["8", *NUMBERS], "model": ["small", "eps", "x"],
         "miner": ["easy", "easy+hard", "x"], "classes-file": ["names.txt", "e.npz", "nowhere"], "test-share": NUMBERS,
         "labels": NAMES, "memory-size": NUMBERS, "weight-decay": NUMBERS, "label-noise": NUMBERS,
-        "train-classes": NUMBERS, "quiet": [],
+        "quiet": [],
     },
 }  # fmt: skip
 """Commands with the arguments that they need, and right and wrong values of their options."""
@@ -268,7 +268,7 @@ RIGHT: dict[str, dict[str, list[str]]] = {
         "gallery": ["photos"], "k": ["1", "9"], "max-distance": ["1", "2.5"], "json": ["new.json"], "quiet": [],
     },
     "compare r.jsonl": {
-        "metric": ["R@1"], "baseline": ["a", "b"], "csv": ["new.csv"], "markdown": ["new.md"],
+        "metric": ["R@1"], "baseline": ["a", "b"], "csv": ["new.csv"],
     },
     "report e.npz": {
         "out": ["new.html"], "labels": ["class"], "most": ["9"], "title": ["<b>", "é"], "map": ["pca"],

@@ -135,8 +135,7 @@ def test_fit_continues_with_few_positives_proxies_or_a_memory():
 
 
 def run_of(**options):
-    settled = Train(**options).resolve()
-    return TrainingRun(settled, {})
+    return TrainingRun(Train(**options).resolve())
 
 
 def test_command_fits_the_batch_to_the_data():
