@@ -72,13 +72,10 @@ def as_array(value: Any) -> Any:
     is_array = isinstance(value, Array | np.ndarray | np.generic) or hasattr(value, "__jax_array__")
     if is_array or not hasattr(value, "__array__"):
         return checks.as_array(value)
-    if not all(hasattr(value, name) for name in ("detach", "is_floating_point")):
-        return checks.as_array(np.asarray(value))
-    tensor = value.detach().cpu()
-    try:
-        return tensor.numpy()
-    except TypeError:  # of a type that NumPy does not have
-        return tensor.float().numpy()
+    if hasattr(value, "is_floating_point"):  # PyTorch's, which has types that NumPy has not
+        value = value.detach().cpu()
+        value = value.float() if value.is_floating_point() and value.itemsize < 4 else value
+    return checks.as_array(np.asarray(value))
 
 
 def labelled_rows(function: str, embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -85,7 +85,8 @@ def verification(
         if not len(counts) or not counts[-1]:
             raise ValueError(f"labels must have a pair of {name} among the rows that take part")
     false, true = (np.append(0, counts) / counts[-1] for counts in (curve.wrong, curve.right))
-    scores: dict[str, Any] = {"AUC": float(np.trapezoid(true, false)), "EER": _equal(false, true)}
+    scores: dict[str, Any] = {"AUC": float(np.trapezoid(true, false))}
+    scores["EER"] = float(np.interp(0, false - (1 - true), false))
     places = [curve.place(rate) for rate in far]
     errors = distances.errors([curve.threshold(place) for place in places]) if places else ()
     for rate, place, error in zip(far, places, errors, strict=True):
@@ -231,15 +232,6 @@ def _task(
             f"{labels} of {function} must have shape [Q], got {len(task.levels)} levels"
         )
     return task, *task.levels[0]
-
-
-def _equal(false: np.ndarray, true: np.ndarray) -> float:
-    """The rate at which both errors are equal, between points of the curve in a straight line."""
-    apart = false - (1 - true)  # grows from −1 to 1
-    after = int(np.argmax(apart >= 0))
-    step = apart[after] - apart[after - 1]
-    share = apart[after] / step
-    return float(false[after] - share * (false[after] - false[after - 1]))
 
 
 def _nearest(

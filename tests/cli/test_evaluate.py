@@ -60,7 +60,7 @@ X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
         ({"x": X, "labels": Y}, "'embeddings'.* labels, x"),
         ({"embeddings": X, "labels": Y, "gallery_embeddings": X}, "'gallery_labels'"),
         ({"embeddings": X[:0], "labels": Y[:0]}, "embeddings .*none"),
-        ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "embeddings .*row 0"),
+        ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "queries .*row 0"),
         ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "Object arrays"),
     ],
 )
