@@ -15,7 +15,7 @@ from jdml.ops.checks import Rerank
 
 
 def evaluate_arrays(
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, Any],
     *,
     embeddings: str = "embeddings",
     labels: str = "labels",
@@ -35,8 +35,8 @@ def evaluate_arrays(
         >>> evaluate_arrays(arrays, recall_at=(1,))["R@1"]
         1.0
     """
-    queries = np.asarray(_named(arrays, embeddings), np.float32)
-    classes = np.asarray(_named(arrays, labels))
+    queries: Any = np.asarray(_named(arrays, embeddings), np.float32)
+    classes: Any = np.asarray(_named(arrays, labels))
     if not len(queries):
         raise ValueError(f"{embeddings} must hold at least one row, got none")
     gallery, theirs = None, None
@@ -70,16 +70,17 @@ def evaluate_arrays(
     return {name: value.tolist() if classes.ndim > 1 else value for name, value in measured.items()}
 
 
-def _named(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def _named(arrays: Mapping[str, Any], name: str) -> Any:
     if name not in arrays:
         raise ValueError(f"the file has no array {name!r}; it has {', '.join(sorted(arrays))}")
     return arrays[name]
 
 
-def _unit(vectors: np.ndarray) -> Any:
+def _unit(vectors: Any) -> Any:
     """Every row with length 1, a zero row as it is; rows on disk in a file that goes with its last use."""
     if not isinstance(vectors, np.memmap):
-        return np.asarray(sphere(np.asarray(vectors, np.float32)))
+        rows: Any = np.asarray(vectors, np.float32)
+        return np.asarray(sphere(rows))
     with tempfile.TemporaryFile() as file:
         for _, piece in pieces(vectors):
             file.write(_unit(piece))

@@ -147,14 +147,14 @@ def _nearest(
         chunk = chunk_of(jax.lax.stop_gradient(gallery), frame)
         offset = axis.index * len(gallery)
 
-        def of_block(block: Block) -> tuple[tuple[Array, Array], tuple[()]]:
+        def of_block(block: Block) -> tuple[tuple[Array, ...], tuple[()]]:
             probes = block._replace(queries=jax.lax.stop_gradient(block.queries))
             score, here = jax.lax.top_k(
                 scores_of(chunk, probes, frame, offset), min(k, len(gallery))
             )
             distances = safe_norm(block.queries[:, None, :] - gallery[here])[..., 0]
             distances, indices = merge(axis, k, score, distances, here.astype(jnp.int32) + offset)
-            return jax.lax.sort((distances, indices), num_keys=2), ()
+            return tuple(jax.lax.sort((distances, indices), num_keys=2)), ()
 
         own = jnp.arange(len(queries), dtype=jnp.int32) if exclude_self else None
         rows = block_size or rows_per_block(len(queries), len(gallery) + k * queries.shape[1])

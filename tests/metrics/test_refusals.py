@@ -142,7 +142,7 @@ CLUSTERS = [
     (lambda: metrics.nmi(BAD, Y), ValueError, r"embeddings .*row 4\b"),
     (lambda: metrics.nmi(X, Y - 2), ValueError, "labels"),
     (lambda: metrics.adjusted_mutual_information(Y - 2, Y), ValueError, "labels"),
-    (lambda: metrics.adjusted_mutual_information(X, Y), TypeError, "labels .*embeddings"),
+    (lambda: metrics.adjusted_mutual_information(X, Y), TypeError, "labels"),
     (lambda: metrics.adjusted_mutual_information(Y, Y / 2), TypeError, "clusters"),
 ]
 PAIRS = [
