@@ -11,8 +11,7 @@ from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.clustering import agreement
 from oracles.numerics import LIBRARIES, array_of
 
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(20, 3)).astype(np.float32)
+X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 Y = np.arange(20) % 4
 NAMES = np.array(["cat", "dog", "emu", "fox"])[Y]
 EXPECTED = evaluate_retrieval(X, Y)
@@ -83,12 +82,6 @@ def test_labels_as_keyword_list_or_objects():
     )
     assert by_name == by_number
     assert metrics.class_density(X, NAMES.astype(object)) == metrics.class_density(X, Y)
-
-
-def test_modes_by_name():
-    modes = NAMES.astype(object)
-    proxies = jnp.asarray(RNG.normal(size=(4, 2, 3)), jnp.float32)
-    assert metrics.proxy_spread(proxies, X, Y, modes) == metrics.proxy_spread(proxies, X, Y, Y)
 
 
 # `evaluate_arrays`: arrays by name, as a file has them.

@@ -7,13 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdml.metrics import (
-    augment_gallery,
-    expand_queries,
-    nearest,
-    ranking_score,
-    rerank,
-)
+from jdml.metrics import augment_gallery, expand_queries, nearest, ranking_score, rerank
 from jdml.metrics.reranking import look_again
 from jdml.testing.case import Compilations
 from oracles import metrics as oracle

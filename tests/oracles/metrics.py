@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,23 +155,6 @@ def nmi(classes: Array, clusters: Array) -> float:
                 apart = float(np.mean(classes == a)) * float(np.mean(clusters == b))
                 information += joint * math.log(joint / apart)
     return 2 * information / (entropy(classes) + entropy(clusters))
-
-
-def adjusted_mutual_information(classes: Array, clusters: Array) -> float:
-    """Return the adjusted mutual information; the expectation enumerates all assignments of clusters to rows."""
-    size = len(classes)
-
-    def entropy(*partitions: Array) -> float:
-        counts = Counter(zip(*(some.tolist() for some in partitions), strict=True))
-        return -sum(n / size * math.log(n / size) for n in counts.values())
-
-    def information(dealt: Array) -> float:
-        return entropy(classes) + entropy(dealt) - entropy(classes, dealt)
-
-    every = [information(np.array(dealt)) for dealt in itertools.permutations(clusters.tolist())]
-    by_chance = sum(every) / len(every)
-    best = (entropy(classes) + entropy(clusters)) / 2
-    return (information(clusters) - by_chance) / (best - by_chance)
 
 
 def labelled_pairs(
