@@ -21,12 +21,6 @@ _LABELS = ("labels", "query_labels", "gallery_labels", "anchor_labels")
 _NAMED = (*_LABELS, "modes")
 """Arguments that may be names; their kind is checked with their shape."""
 
-_ON_DISK = "gallery"
-"""The argument that is read from disk in pieces, in any order of bytes."""
-
-_SHAPES = "shapes that do not fit"
-_NOT_FINITE = ", a row that is not finite (outside ``jit``)"
-
 
 def accepts_any_array(**finite: str) -> Callable[[F], F]:
     """Let a metric take arrays of any library (PyTorch, pandas, Flax NNX variables) and classes by name.
@@ -40,7 +34,9 @@ def accepts_any_array(**finite: str) -> Callable[[F], F]:
         asks = "query_labels" in signature.parameters
         spell_documentation(function)
         if finite:
-            function.__doc__ = (function.__doc__ or "").replace(_SHAPES, f"{_SHAPES}{_NOT_FINITE}")
+            shapes = "shapes that do not fit"
+            refused = f"{shapes}, a row that is not finite (outside ``jit``)"
+            function.__doc__ = (function.__doc__ or "").replace(shapes, refused)
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -48,7 +44,7 @@ def accepts_any_array(**finite: str) -> Callable[[F], F]:
                 kwargs["query_labels"] = kwargs.pop("labels")
             bound = signature.bind(*args, **kwargs)
             values = {
-                name: as_array(value) if name == _ON_DISK else checks.as_array(as_array(value))
+                name: value if (name, type(value)) == ("gallery", np.memmap) else as_array(value)
                 for name, value in bound.arguments.items()
             }
             values |= _numbered(values)
@@ -73,18 +69,13 @@ def accepts_any_array(**finite: str) -> Callable[[F], F]:
 
 def as_array(value: Any) -> Any:
     """An array of another library as one of JAX or NumPy; anything else as it is."""
-    if isinstance(value, np.memmap):
-        return value  # read from disk in pieces, in whatever order of bytes
     is_array = isinstance(value, Array | np.ndarray | np.generic) or hasattr(value, "__jax_array__")
     if is_array or not hasattr(value, "__array__"):
         return checks.as_array(value)
-    if not all(hasattr(value, name) for name in ("detach", "is_floating_point")):
-        return checks.as_array(np.asarray(value))
-    tensor = value.detach().cpu()
-    try:
-        return tensor.numpy()
-    except TypeError:  # of a type that NumPy does not have
-        return tensor.float().numpy()
+    if hasattr(value, "is_floating_point"):  # PyTorch's, which has types that NumPy has not
+        value = value.detach().cpu()
+        value = value.float() if value.is_floating_point() and value.itemsize < 4 else value
+    return checks.as_array(np.asarray(value))
 
 
 def labelled_rows(function: str, embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -109,7 +100,7 @@ def as_groups(name: str, groups: Any) -> np.ndarray:
     values = np.asarray(as_array(groups))
     several = groups if isinstance(groups, list | tuple) else values.flat
     for row, value in enumerate(several if values.dtype.kind in "OTU" else ()):
-        if _is_missing(value):
+        if not isinstance(value, str) and str(value) in ("None", "nan", "NaT", "<NA>"):
             raise ValueError(
                 f"{name} has no group for row {row}, {value!r}: give each row without one a group of its own"
             )
@@ -120,27 +111,16 @@ def as_groups(name: str, groups: Any) -> np.ndarray:
     return values
 
 
-def _is_missing(value: Any) -> bool:
-    """Whether a table has nothing there: None, NaN, and what pandas has for them."""
-    nothing = value is None or type(value).__name__ in ("NAType", "NaTType")
-    return nothing or (isinstance(value, float | np.floating) and bool(value != value))
-
-
 def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Labels that are names, numbered together from 0; "-1" is no class."""
-    named, numbered = {}, {}
-    for name in _LABELS:
-        labels = arguments.get(name)
-        names = _as_names(labels)
-        if names is not None:
-            named[name] = names
-        elif isinstance(labels, np.ndarray) and checks.are_integers(labels):
-            numbered[name] = labels.astype(np.int64)
+    given = {name: arguments[name] for name in _LABELS if arguments.get(name) is not None}
+    both = ((name, _as_names(labels)) for name, labels in given.items())
+    named = {name: names for name, names in both if names is not None}
     if not named:
-        return numbered
-    for name in _LABELS:
-        if arguments.get(name) is not None and name not in named:
-            raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")
+        arrays = ((name, x) for name, x in given.items() if isinstance(x, np.ndarray))
+        return {name: x.astype(np.int64) for name, x in arrays if checks.are_integers(x)}
+    for name in given.keys() - named.keys():
+        raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")
     every = np.concatenate([names.ravel() for names in named.values()])
     none = b"-1" if every.dtype.kind == "S" else "-1"
     are_none = np.char.strip(every) == none
@@ -155,16 +135,14 @@ def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _as_names(labels: Any) -> np.ndarray | None:
     """Class names as a NumPy array of text, or None where labels are something else."""
-    if isinstance(labels, list | tuple) and labels and all(isinstance(n, str) for n in labels):
-        return np.asarray(labels)
+    if isinstance(labels, list | tuple):
+        labels = np.asarray(labels, object)
     if not isinstance(labels, np.ndarray) or labels.ndim not in (1, 2):
         return None
     if labels.dtype.kind in "US":
         return labels
-    is_text = (
-        labels.dtype.kind in "OT" and labels.size and all(isinstance(n, str) for n in labels.flat)
-    )
-    return as_text(labels) if is_text else None
+    some = labels.flat if labels.dtype.kind in "OT" else ()
+    return as_text(labels) if len(some) and all(isinstance(n, str) for n in some) else None
 
 
 def as_text(values: np.ndarray) -> np.ndarray:

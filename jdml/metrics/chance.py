@@ -9,6 +9,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.metrics.array_conversion import accepts_any_array, labelled_rows
+from jdml.metrics.geometry import pair_distance
 from jdml.metrics.ranking_score import apply_centering, choose_centering
 from jdml.ops import checks
 from jdml.ops.numerics import accumulate_in
@@ -78,9 +79,8 @@ def violation_probability(
     own = anchors is None
     if own != (anchor_labels is None):
         raise ValueError("anchors and anchor_labels go together: give both or neither")
-    others, other_labels = embeddings, labels
-    if anchors is not None and anchor_labels is not None:
-        others, other_labels = anchors, anchor_labels
+    others: Any = embeddings if own else anchors
+    other_labels: Any = labels if own else anchor_labels
     checks.check_concrete("violation_probability", embeddings, labels, others, other_labels)
     checks.positive("beta", beta)
     checks.positive("alpha", alpha)
@@ -176,18 +176,13 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
 @ops.public()
 def mean_distance(points: Array) -> Array:
     """Return the mean distance of two points; all pairs are met, in tiles."""
-    checks.check_embeddings("points", points)
     size = len(points)
     x = points.astype(accumulate_in(points))
     x = x - jnp.mean(x, axis=0, keepdims=True)  # products lose the digits that all points share
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), initial=0.0))
     unit = jnp.where(largest > 0, largest, 1.0)  # squares of large distances overflow
-    sums = ops.pair_sums(_root, x / unit, jnp.zeros(size, jnp.int32))
+    sums = ops.pair_sums(pair_distance, x / unit, jnp.zeros(size, jnp.int32))
     return unit * (jnp.sum(sums) / max(size * (size - 1), 1))
-
-
-def _root(squared: Array, same: Array) -> Array:
-    return ops.safe_sqrt(squared)
 
 
 class ClassCovering(NamedTuple):

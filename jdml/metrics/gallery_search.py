@@ -5,7 +5,7 @@ Shapes are padded to few sizes, so that other numbers of queries, rows and neigh
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,8 @@ from jax import Array
 from jdml.metrics import ranking_score, relevance
 from jdml.ops import checks
 from jdml.ops.chunking import by_platform
-from jdml.ops.meshes import Axis, by_parts, from_parts, mesh_of, on_host
+from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of, on_host
 
-T = TypeVar("T")
 Neighbors = tuple[np.ndarray, np.ndarray]
 """Distances and rows ``[Q, k]``."""
 DEEP = 256
@@ -71,12 +70,11 @@ class Search(NamedTuple):
 
     def among(self, mask: relevance.IgnoreMask) -> "Search":
         """The search of what counts; the gallery's groups lie where the gallery does."""
-        mine, theirs = mask
-        block = self.block._replace(mask=mine)
-        if self.is_on_disk:
-            return self._replace(block=block, mask=theirs)
-        theirs = None if theirs is None else jnp.asarray(pad_rows(theirs, self.size, fill=-4))
-        return self._replace(block=block, gallery=self.gallery._replace(mask=theirs))
+        search, theirs = self._replace(block=self.block._replace(mask=mask[0])), mask[1]
+        if self.is_on_disk or theirs is None:
+            return search._replace(mask=theirs)
+        groups = jnp.asarray(pad_rows(theirs, self.size, fill=-4))
+        return search._replace(gallery=self.gallery._replace(mask=groups))
 
     def of(self, rows: np.ndarray) -> "Search":
         """The search of some of the queries."""
@@ -88,22 +86,21 @@ def prepare(queries: Any, gallery: Any, own: Any = None, distances: Any = None) 
     queries = on_host(queries)
     if distances is not None:
         matrix = on_host(checks.as_finite("distances", distances))
-        size = padded_size(matrix.shape[1], ROWS)
+        size = padded_size(matrix.shape[1])
         padded = pad_rows(matrix.T, size, fill=np.inf).T
         return Search(Block(queries, own, None, padded), Chunk(np.zeros(size, np.float32)))
     frame = frame_of(queries, gallery)
     if isinstance(gallery, np.memmap):
         return Search(Block(queries, own), gallery, frame)
     size = len(gallery)
-    rows = gallery if mesh_of(gallery) is not None else pad_rows(gallery, padded_size(size, ROWS))
+    rows = gallery if mesh_of(gallery) is not None else pad_rows(gallery, padded_size(size))
     return Search(Block(queries, own), _chunk(rows, frame, np.int32(size)), frame)
 
 
-def frame_of(queries: Array | np.ndarray, gallery: Any) -> Any:
+def frame_of(queries: np.ndarray, gallery: Any) -> Any:
     """The common frame of queries and a gallery; one on disk is read and checked."""
     if not checks.is_on_host(gallery):
         return jax.device_get(_frame_on_device(gallery, queries))
-    queries = np.asarray(queries)
     low, high = queries.min(0, initial=np.inf), queries.max(0, initial=-np.inf)
     for start, piece in pieces(gallery):
         if isinstance(gallery, np.memmap):
@@ -127,16 +124,15 @@ def chunk_of(rows: Array, frame: Any) -> Chunk:
 
 @jax.jit
 def _chunk(rows: Array, frame: Any, size: Array | int) -> Chunk:
-    """Rows of which the first ``size`` count."""
+    """Rows of which the first ``size`` count; on a mesh, where none are padding, all."""
 
-    def moved(axis: Axis, rows: Array, others: Any) -> tuple[Chunk, tuple[()]]:
-        frame, size = others
-        chunk = chunk_of(rows, frame)
-        is_there = axis.index * len(rows) + jnp.arange(len(rows)) < size
-        half_squares = jnp.where(is_there, chunk.half_squares, jnp.inf)
-        return chunk._replace(half_squares=half_squares), ()
+    def moved(rows: Array, others: Any) -> Chunk:
+        chunk = chunk_of(rows, others[0])
+        is_there = jnp.arange(len(rows)) < others[1]
+        return chunk._replace(half_squares=jnp.where(is_there, chunk.half_squares, jnp.inf))
 
-    return from_parts(moved, rows, (frame, size))[0]
+    chunk: Chunk = by_rows(moved, rows, (frame, size))
+    return chunk
 
 
 def ranked(
@@ -154,28 +150,26 @@ def ranked(
     rows = min(block_size or ranking_score.rows_per_block(size, length), size)
     parts = [slice(start, min(start + rows, queries)) for start in range(0, queries, rows)]
     blocks = (_cut(search, part, -(-rows // 8) * 8) for part in parts)
+    chunk, is_on_mesh = search.gallery, mesh_of(search.gallery) is not None
     if search.is_on_disk:
         results = _rank_on_disk(search, [*blocks], depth)
-    elif by_platform(True, False) and depth > DEEP and mesh_of(search.gallery) is None:
-        places = _one_ahead(_places(search.gallery, block, search.frame) for block in blocks)
+    elif by_platform(True, False) and depth > DEEP and not is_on_mesh:
+        places = (_places(chunk, block, search.frame) for block in blocks)
         results = (ranking_score.first_in_order(np.asarray(x), depth) for x in places)
     else:
-        best = (_top(search.gallery, block, search.frame, depth)[1:] for block in blocks)
-        results = best if mesh_of(search.gallery) is None else map(jax.device_get, best)
-        results = _one_ahead(results)
+        best = (_top(chunk, block, search.frame, depth)[1:] for block in blocks)
+        results = map(jax.device_get, best) if is_on_mesh else best
     for part, (indices, valid) in zip(parts, results, strict=True):
         yield part, indices, valid
 
 
-def nearest_rows(
-    queries: Any, gallery: Any, k: int, own: Any = None, block_size: int | None = None
-) -> Neighbors:
+def nearest_rows(queries: Any, gallery: Any, k: int, block_size: int | None = None) -> Neighbors:
     """Distances and rows ``[Q, k]`` in a gallery in memory or on disk, ordered by distances from differences."""
     blocks = [(np.zeros((0, k), np.float32), np.zeros((0, k), np.int32))]
     queries = checks.as_finite("queries", queries)
     if not isinstance(gallery, np.memmap):
         gallery = checks.as_finite("gallery", gallery)
-    search, rows = prepare(queries, gallery, own), np.asarray(gallery)
+    search, rows = prepare(queries, gallery), np.asarray(gallery)
     for part, indices, _ in ranked(search, k, block_size):
         points = search.block.queries[part]
         indices = np.asarray(indices)[: len(points), :k]
@@ -192,13 +186,21 @@ def by_distance(points: np.ndarray, vectors: np.ndarray, rows: np.ndarray, k: in
     apart = (points[:, None] - vectors).astype(np.float64)
     distances = np.linalg.norm(apart, axis=-1).astype(np.float32)
     order = np.lexsort((rows, distances), axis=1)[:, :k]
-    return np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1)
+    rows = np.take_along_axis(rows, order, 1).astype(np.int32)
+    return np.take_along_axis(distances, order, 1), rows
 
 
-def padded_size(size: int, least: int) -> int:
+def without_own(neighbors: Any, own: np.ndarray) -> Neighbors:
+    """Return the k nearest other rows than the own ``[Q]`` of the k + 1 nearest."""
+    distances, rows = map(np.asarray, neighbors)
+    others = np.argsort(rows == own[:, None], axis=1, kind="stable")[:, :-1]
+    return np.take_along_axis(distances, others, 1), np.take_along_axis(rows, others, 1)
+
+
+def padded_size(size: int) -> int:
     """Round up to one of eight sizes an octave."""
     step = 1 << max(0, (size - 1).bit_length() - 4)
-    return max(least, -(-size // step) * step)
+    return max(ROWS, -(-size // step) * step)
 
 
 def pad_rows(values: Any, size: int, *, fill: float = 0) -> Any:
@@ -214,8 +216,7 @@ def pad_rows(values: Any, size: int, *, fill: float = 0) -> Any:
 def _cut(search: Search, part: slice, rows: int) -> Block:
     """A block of queries, padded; a mask of pairs has a column for every row of a gallery in memory."""
     block = jax.tree.map(lambda x: pad_rows(np.asarray(x[part]), rows), search.block)
-    is_mask = block.mask is not None and block.mask.ndim == 2
-    if not is_mask or search.is_on_disk:
+    if search.is_on_disk or np.ndim(block.mask) != 2:
         return block
     return block._replace(mask=pad_rows(block.mask.T, search.size).T)
 
@@ -285,15 +286,6 @@ def scores_of(chunk: Chunk, block: Block, frame: Any, offset: Array | int) -> Ar
     return scores
 
 
-def _one_ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items; each is asked for before its predecessor is handed out, to be computed meanwhile."""
-    ready = next(items)
-    for item in items:
-        yield ready
-        ready = item
-    yield ready
-
-
 def _rows_of_a_piece(rows: Any) -> int:
     return min(len(rows), max(1, PIECE // (4 * rows.shape[1])))
 
@@ -316,16 +308,9 @@ def norms(part: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def exact_nearest(
-    points: np.ndarray,
-    part: np.ndarray,
-    halves: np.ndarray,
-    longest: float,
-    k: int,
+    points: np.ndarray, part: np.ndarray, halves: np.ndarray, longest: float, k: int
 ) -> Neighbors:
-    """Return the k nearest rows: proposed by scores ``q · g − ‖g‖²/2``, ordered by distances from differences.
-
-    ``halves [N]`` are ``‖g‖²/2``. Queries of which rounding could have hidden a neighbour are searched in a frame.
-    """
+    """Return the k nearest rows: proposed by scores ``q · g − ‖g‖²/2``, ordered by distances from differences."""
     step = max(1, BLOCK // max(len(part), (k + SPARE) * points.shape[1]))
     if len(points) > step:
         starts = range(0, len(points), step)
@@ -341,6 +326,7 @@ def exact_nearest(
     best = np.sort(np.take_along_axis(scores, proposed, 1), axis=1)
     rounding = np.linalg.norm(points, axis=1) * longest + longest**2
     rounding *= 2 * points.shape[1] * np.finfo(np.float32).eps
+    # Where rounding could have hidden a neighbour, it is searched in a frame.
     hidden = ~(best[:, many - k] - best[:, 0] > rounding)
     if hidden.any():
         exact = nearest_rows(points[hidden], part, many)

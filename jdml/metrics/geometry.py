@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.metrics import ranking_score
 from jdml.metrics.array_conversion import accepts_any_array
+from jdml.metrics.ranking_score import apply_centering, frame_of, sample
 from jdml.ops import checks, mean, safe_sqrt
 from jdml.ops.numerics import accumulate_in, max_abs_scale
 
@@ -49,8 +49,6 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     """
     checks.check_embeddings("embeddings", embeddings)
     number = min(embeddings.shape)
-    if number == 0:
-        raise ValueError("embeddings must hold at least one row, got none")
     if not 0 <= abs(mode) - 1 < number:
         raise ValueError(f"mode must leave some of the {number} singular values, got {mode}")
     x = embeddings.astype(accumulate_in(embeddings))
@@ -96,9 +94,11 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     size = len(embeddings)
     x = embeddings.astype(accumulate_in(embeddings))
     frame = _frame(x)
+    unit = _unit_of(frame)
     # Not infinite, for 0 · ∞ of equal embeddings.
-    sharpness = jnp.minimum(t * frame.unit * frame.unit, jnp.finfo(x.dtype).max)
-    sums = ops.pair_sums(_gaussian, frame.of(x), jnp.zeros(size, jnp.int32), (sharpness,))
+    sharpness = jnp.minimum(t * unit * unit, jnp.finfo(x.dtype).max)
+    x = apply_centering(x, frame)
+    sums = ops.pair_sums(_gaussian, x, jnp.zeros(size, jnp.int32), (sharpness,))
     return jnp.sum(sums) / max(size * (size - 1), 1)
 
 
@@ -150,7 +150,7 @@ def class_density(
     within = jnp.sum(jnp.where(classes.groups >= 0, sums / pair_counts, 0.0)) / jnp.maximum(
         wide.sum(), 1
     )
-    between = _between(classes, _distance if distance == "euclidean" else _cosine)
+    between = _between(classes, pair_distance if distance == "euclidean" else _cosine)
     return jnp.where(between == 0, 0.0, within / jnp.where(between == 0, 1.0, between))
 
 
@@ -188,7 +188,7 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
     summed = (
         jnp.zeros(len(classes.counts), away.dtype).at[classes.own].add(jnp.where(real, away, 0.0))
     )
-    between = _between(classes, _distance)
+    between = _between(classes, pair_distance)
     ratios = summed / jnp.maximum(classes.counts, 1) / jnp.where(between == 0, 1.0, between)
     there = classes.counts > 0
     spread = mean(jnp.square(ratios - mean(ratios, there)), there)
@@ -249,7 +249,7 @@ def covering_radius(
         several = [jnp.ones(size, bool) if mask is None else mask for mask, size in masks]
         valid = jnp.concatenate(several)
     frame = _frame(jnp.concatenate([points, centers]), valid)
-    x, c = frame.of(points), frame.of(centers)
+    x, c = apply_centering(points, frame), apply_centering(centers, frame)
     apart = ops.distances(x, c)
     if centers_where is not None:
         apart = jnp.where(centers_where[None, :], apart, jnp.inf)
@@ -259,34 +259,22 @@ def covering_radius(
     # From a difference, which has digits that the product lost; no centre, or no number, stays so.
     nearest = jnp.where(least < jnp.inf, ops.safe_norm(x - c[first])[:, 0], least)
     nearest = nearest if where is None else jnp.where(where, nearest, 0.0)
-    return frame.unit * jnp.max(nearest, initial=0.0)
+    return _unit_of(frame) * jnp.max(nearest, initial=0.0)
 
 
-class _Frame(NamedTuple):
-    """The origin and scale with which products lose few of the digits of their distances."""
-
-    centre: Array
-    exponent: Array
-
-    @property
-    def unit(self) -> Array:
-        """The unit."""
-        return jnp.ldexp(jnp.ones((), self.centre.dtype), self.exponent)
-
-    def of(self, points: Array) -> Array:
-        """The points as seen from there."""
-        return ranking_score.apply_centering(points, (self.centre, self.exponent))
-
-
-def _frame(points: Array, counts: Array | None = None) -> _Frame:
+def _frame(points: Array, counts: Array | None = None) -> tuple[Array, Array]:
     """The :func:`jdml.metrics.ranking_score.frame_of` of points, or of those that count ``[N]``; it has no gradient."""
     x = jax.lax.stop_gradient(points)
-    some = ranking_score.sample(x)
+    some = sample(x)
     if counts is not None and len(some):
         turns = jnp.arange(len(some)) * counts.sum() // len(some)
         some = x[jnp.argsort(~counts)[turns]]
     low, high = jnp.min(x, axis=0, initial=jnp.inf), jnp.max(x, axis=0, initial=-jnp.inf)
-    return _Frame(*ranking_score.frame_of(low, high, some))
+    return frame_of(low, high, some)
+
+
+def _unit_of(frame: tuple[Array, Array]) -> Array:
+    return jnp.ldexp(jnp.ones((), frame[0].dtype), frame[1])
 
 
 class _Classes(NamedTuple):
@@ -306,7 +294,7 @@ class _Classes(NamedTuple):
             for some, there in ((self.points, self.groups >= 0), (self.centres, self.counts > 0))
         )
         return self._replace(
-            points=points[0] * points[1].unit, centres=centres[0] * centres[1].unit
+            points=points[0] * _unit_of(points[1]), centres=centres[0] * _unit_of(centres[1])
         )
 
 
@@ -321,13 +309,13 @@ def _classes(embeddings: Array, labels: Array) -> _Classes:
     _, own = jnp.unique(labels, size=size, return_inverse=True)
     own = own.reshape(-1)
     counts = jnp.zeros(size, jnp.int32).at[own].add(valid.astype(jnp.int32))
-    return _Classes(x, jnp.where(valid, own, -1), own, counts, _means(x, own, counts), frame.centre)
+    return _Classes(x, jnp.where(valid, own, -1), own, counts, _means(x, own, counts), frame[0])
 
 
-def _shifted(points: Array, there: Array) -> tuple[Array, _Frame]:
+def _shifted(points: Array, there: Array) -> tuple[Array, tuple[Array, Array]]:
     """Points from a frame of those that are there; 0 for the others."""
     frame = _frame(points, there)
-    return jnp.where(there[:, None], frame.of(points), 0.0), frame
+    return jnp.where(there[:, None], apply_centering(points, frame), 0.0), frame
 
 
 def _means(points: Array, own: Array, counts: Array) -> Array:
@@ -356,7 +344,8 @@ def _gaussian(squared: Array, same: Array, t: Array) -> Array:
     return jnp.exp(-t * squared)
 
 
-def _distance(squared: Array, same: Array) -> Array:
+def pair_distance(squared: Array, same: Array) -> Array:
+    """A term of ``ops.pair_sums``: how far apart two rows are."""
     return safe_sqrt(squared)
 
 

@@ -17,10 +17,11 @@ from jdml.metrics.gallery_search import (
     nearest_rows,
     norms,
     scores_of,
+    without_own,
 )
 from jdml.metrics.ranking_score import choose_centering, merge, rows_per_block
 from jdml.ops import checks, safe_norm
-from jdml.ops.chunking import by_platform
+from jdml.ops.chunking import by_platform, over_rows
 from jdml.ops.meshes import Axis, by_parts
 from jdml.ops.numerics import accumulate_in
 
@@ -80,13 +81,15 @@ def nearest(
         >>> distances[0]
         Array([1., 5.], dtype=float32)
     """
-    if isinstance(gallery, np.memmap) or _are_on_host(queries, gallery):
+    is_on_disk = isinstance(gallery, np.memmap)
+    if is_on_disk or _are_on_host(queries, gallery):
         _check_search(queries, gallery, k, exclude_self, block_size)
-        neighbors = None
-        if len(queries) <= FEW and block_size is None and not isinstance(gallery, np.memmap):
-            neighbors = _nearest_on_host(np.asarray(queries), np.asarray(gallery), k, exclude_self)
-        own = np.arange(len(queries), dtype=np.int32) if exclude_self else None
-        neighbors = neighbors or nearest_rows(queries, gallery, k, own, block_size)
+        neighbors, wanted = None, k + exclude_self
+        if len(queries) <= FEW and block_size is None and not is_on_disk:
+            neighbors = _nearest_of_few(np.asarray(queries), np.asarray(gallery), wanted)
+        neighbors = neighbors or nearest_rows(queries, gallery, wanted, block_size)
+        if exclude_self:
+            neighbors = without_own(neighbors, np.arange(len(queries)))
         return jax.device_put(neighbors)  # which compiles nothing
     if not exclude_self and not checks.is_fixed_shape(queries):
         neighbors = jax.vmap(lambda query: _nearest(query[None], gallery, k))(queries)
@@ -112,27 +115,16 @@ def _are_on_host(queries: Any, gallery: Any) -> bool:
         and all(checks.is_on_host(x) and x.ndim == 2 for x in both)
         and all(jnp.issubdtype(x.dtype, jnp.floating) for x in both)
         and accumulate_in(*both) == jnp.float32
-        and len(queries) > 0
     )
 
 
-def _nearest_on_host(
-    queries: np.ndarray, gallery: np.ndarray, k: int, exclude_self: bool
-) -> Neighbors | None:
+def _nearest_of_few(queries: np.ndarray, gallery: np.ndarray, k: int) -> Neighbors | None:
     """Search by NumPy; None where the square of a row is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         queries, gallery = (x.astype(np.float32, copy=False) for x in (queries, gallery))
         halves, longest = norms(gallery)
         is_short = np.isfinite(longest) and np.isfinite(np.square(queries).sum(1)).all()
-    if not is_short:
-        return None
-    wanted = k + exclude_self
-    distances, rows = exact_nearest(queries, gallery, halves, longest, wanted)
-    if exclude_self:
-        is_own = rows == np.arange(len(queries))[:, None]
-        others = np.argsort(is_own, axis=1, kind="stable")[:, :k]
-        distances, rows = (np.take_along_axis(x, others, 1) for x in (distances, rows))
-    return distances, rows.astype(np.int32)
+    return exact_nearest(queries, gallery, halves, longest, k) if is_short else None
 
 
 @functools.partial(jax.jit, static_argnames=("k", "exclude_self", "block_size"))
@@ -148,48 +140,30 @@ def _nearest(
     _check_search(queries, gallery, k, exclude_self, block_size)
     dtype = accumulate_in(queries, gallery)
     queries, gallery = jnp.asarray(queries, dtype), jnp.asarray(gallery, dtype)
-    if len(queries) == 0:
-        return jnp.zeros((0, k), dtype), jnp.zeros((0, k), jnp.int32), jnp.array(True)
-    settings: Any = {"k": k, "exclude_self": exclude_self, "block_size": block_size}
-    search = functools.partial(_search, **settings)
+
+    def search(axis: Axis, gallery: Array, queries: Array) -> tuple[Array, Array, Array]:
+        """Each device searches its rows of the gallery, and the best are merged."""
+        frame = choose_centering(*map(jax.lax.stop_gradient, (queries, gallery)), axis=axis)
+        chunk = chunk_of(jax.lax.stop_gradient(gallery), frame)
+        offset = axis.index * len(gallery)
+
+        def of_block(block: Block) -> tuple[tuple[Array, ...], tuple[()]]:
+            probes = block._replace(queries=jax.lax.stop_gradient(block.queries))
+            score, here = jax.lax.top_k(
+                scores_of(chunk, probes, frame, offset), min(k, len(gallery))
+            )
+            distances = safe_norm(block.queries[:, None, :] - gallery[here])[..., 0]
+            distances, indices = merge(axis, k, score, distances, here.astype(jnp.int32) + offset)
+            return tuple(jax.lax.sort((distances, indices), num_keys=2)), ()
+
+        own = jnp.arange(len(queries), dtype=jnp.int32) if exclude_self else None
+        rows = block_size or rows_per_block(len(queries), len(gallery) + k * queries.shape[1])
+        (distances, indices), _ = over_rows(of_block, Block(queries, own), block=rows)
+        is_whole = axis.least(jnp.isfinite(chunk.half_squares).all().astype(jnp.int32)) > 0
+        return distances, indices, is_whole & jnp.isfinite(queries).all()
+
     neighbors: tuple[Array, Array, Array] = by_parts(search, gallery, queries)
     return neighbors
-
-
-def _search(
-    axis: Axis,
-    gallery: Array,
-    queries: Array,
-    *,
-    k: int,
-    exclude_self: bool,
-    block_size: int | None,
-) -> tuple[Array, Array, Array]:
-    """Each device searches its rows of the gallery, and the best are merged."""
-    size, dim = queries.shape
-    frame = choose_centering(*map(jax.lax.stop_gradient, (queries, gallery)), axis=axis)
-    chunk = chunk_of(jax.lax.stop_gradient(gallery), frame)
-    offset = axis.index * len(gallery)
-
-    def search(block: tuple[Array, Array]) -> tuple[Array, Array]:
-        rows, start = block
-        own = start + jnp.arange(len(rows)) if exclude_self else None
-        probes = Block(jax.lax.stop_gradient(rows), own)
-        score = scores_of(chunk, probes, frame, offset)
-        score, here = jax.lax.top_k(score, min(k, len(gallery)))
-        distances = safe_norm(rows[:, None, :] - gallery[here])[..., 0]
-        distances, indices = merge(axis, k, score, distances, here.astype(jnp.int32) + offset)
-        distances, indices = jax.lax.sort((distances, indices), num_keys=2)
-        return distances, indices
-
-    rows = block_size or rows_per_block(size, gallery.shape[0] + k * dim)
-    starts = jnp.arange(0, size, rows, dtype=jnp.int32)
-    padding = ((0, starts.size * rows - size), (0, 0))
-    blocks = jnp.pad(queries, padding).reshape(starts.size, rows, dim)
-    distances, indices = jax.lax.map(search, (blocks, starts))
-    is_whole = axis.least(jnp.isfinite(chunk.half_squares).all().astype(jnp.int32)) > 0
-    whole = is_whole & jnp.isfinite(queries).all()
-    return distances.reshape(-1, k)[:size], indices.reshape(-1, k)[:size], whole
 
 
 def _check_search(
@@ -200,8 +174,7 @@ def _check_search(
     checks.check_fixed_shape("gallery", gallery)
     checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
     checks.count("k", k)
-    if block_size is not None:
-        checks.count("block_size", block_size)
+    checks.optional(checks.count)("block_size", block_size)
     size = gallery.shape[0]
     if exclude_self and queries.shape[0] > size:
         raise ValueError(

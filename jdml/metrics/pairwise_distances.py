@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jdml import ops
 from jdml.metrics import ranking_score, relevance
 from jdml.metrics.gallery_search import frame_of, pad_rows, pieces
 from jdml.metrics.relevance import Relevance, RetrievalTask
-from jdml.ops import similarities
-from jdml.ops.meshes import Axis, from_parts, mesh_of, on_host
+from jdml.ops.meshes import by_rows, mesh_of, on_host
 
 EXACT = 1 << 22
 """Pairs up to which every distance is kept and compared as it is."""
-STEPS = 1 << 17
-"""Steps in which more distances are counted, up to the frame's unit, and in each octave beyond it."""
-_ONE, _OCTAVE = np.float32(1).view(np.int32), 1 << 23
-"""The bits of 1 as an integer, and how much more it is for twice as large a number."""
+STEP = (1 << 23) >> 17
+"""A step in which more distances are counted, by the bits of a float32: one of 2¹⁷ from a power of two to the next."""
+_ONE = np.float32(1).view(np.int32)
+"""The bits of 1 as an integer."""
 PIECE = 1 << 11
 """Rows, of the gallery and of the queries, that are compared at a time."""
 AT_ONCE = 1 << 22
@@ -46,11 +46,6 @@ class Curve(NamedTuple):
         middle = (here + after) / 2
         return float(middle if middle < after else here)  # of neighbouring numbers it may round up
 
-    def rates(self) -> tuple[np.ndarray, np.ndarray]:
-        """The shares of wrong and of right pairs that are accepted, from none to all."""
-        shares = [np.append(0, counts) / counts[-1] for counts in (self.wrong, self.right)]
-        return shares[0], shares[1]
-
 
 class PairDistances:
     """All pairs of a task, some at a time: how far apart, of one class or of two."""
@@ -62,10 +57,9 @@ class PairDistances:
         self.exact = queries * rows // (2 if task.alone else 1) <= EXACT
         self.rows = rows if mesh_of(task.gallery) is not None else PIECE
         self.columns = max(8, AT_ONCE // self.rows)
-        self.frame: Any = None
-        on_disk = isinstance(task.gallery, np.memmap)
-        if on_disk or not self.exact:  # what is on disk is checked thereby
-            self.frame = frame_of(task.queries, task.gallery)
+        self.frame: Any = None  # what is on disk is checked for it
+        if isinstance(task.gallery, np.memmap) or not self.exact:
+            self.frame = frame_of(self.queries, task.gallery)
 
     def curve(self) -> Curve:
         """How many pairs of one class and of two lie within which distance."""
@@ -114,21 +108,16 @@ class PairDistances:
 
     def _blocks(self) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray, np.ndarray]]:
         """Rows of the gallery, queries, their distances ``[n, b]``, and which are pairs of one class and of two."""
-        queries, at_a_time = self.queries, self.columns
-        gallery = self.task.gallery
+        gallery, size = self.task.gallery, len(self.queries)
         parts = [(0, gallery)] if mesh_of(gallery) is not None else pieces(gallery, PIECE)
         for start, part in parts:  # in float32
             rows = slice(start, start + len(part))
-            for first in range(0, len(queries), at_a_time):
-                columns = slice(first, min(first + at_a_time, len(queries)))
+            for first in range(0, size, self.columns):
+                columns = slice(first, min(first + self.columns, size))
                 if self.task.alone and rows.stop <= columns.start + 1:
                     continue  # seen from the other side
-                yield (
-                    rows,
-                    columns,
-                    self._apart(part, queries[columns]),
-                    *self._kinds(rows, columns),
-                )
+                apart = self._apart(part, self.queries[columns])
+                yield rows, columns, apart, *self._kinds(rows, columns)
 
     def _apart(self, part: Any, queries: np.ndarray) -> np.ndarray:
         if self.exact:
@@ -136,7 +125,7 @@ class PairDistances:
 
             return cdist(np.asarray(part, np.float64), np.asarray(queries, np.float64))
         padded = pad_rows(part, self.rows), pad_rows(queries, self.columns)
-        apart = np.asarray(_distances(*padded, self.frame)[0])[: len(part), : len(queries)]
+        apart = np.asarray(_distances(*padded, self.frame))[: len(part), : len(queries)]
         return np.ldexp(apart, self.frame[1])
 
     def _kinds(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
@@ -162,27 +151,21 @@ class PairDistances:
 
 
 def _step(sizes: Any) -> Any:
-    """The step that sizes u in float32 lie in: ``⌊S u⌋`` up to 1, and S more for each octave beyond, in equal parts.
-
-    These are the first bits of floats: of ``max(u, 1)``, and of ``1 + min(u, 1)``.
-    """
-    parts = np.maximum(sizes, np.float32(1)), 1 + np.minimum(sizes, np.float32(1))
-    return sum((part.view(np.int32) - _ONE) // (_OCTAVE // STEPS) for part in parts)
+    """The step that sizes in float32 lie in, by the bits of ``1 + size``: equally wide up to 1, beyond by the size."""
+    return ((1 + sizes).view(np.int32) - _ONE) // STEP
 
 
 def _start(steps: np.ndarray) -> np.ndarray:
-    """Return the first place of each step."""
-    beyond = np.maximum(steps - STEPS, 0) * (_OCTAVE // STEPS) + _ONE
-    whole: np.ndarray = beyond.astype(np.int32).view(np.float32).astype(np.float64)
-    return np.where(steps < STEPS, steps / STEPS, whole)
+    """Return the first size of each step."""
+    whole: np.ndarray = (steps * STEP + _ONE).astype(np.int32).view(np.float32).astype(np.float64)
+    return whole - 1
 
 
 @jax.jit
-def _distances(part: Array, queries: Array, frame: tuple[Array, Array]) -> tuple[Array, Array]:
-    def apart(axis: Axis, part: Array, queries: Array) -> tuple[Array, tuple[()]]:
+def _distances(part: Array, queries: Array, frame: tuple[Array, Array]) -> Array:
+    def apart(part: Array, queries: Array) -> Array:
         x, y = (ranking_score.apply_centering(some, frame) for some in (part, queries))
-        squares = (0.5 * jnp.sum(jnp.square(some), axis=-1) for some in (x, y))
-        half = next(squares)[:, None] + next(squares)[None, :] - similarities(x, y)
-        return jnp.sqrt(2 * jnp.maximum(half, 0)), ()
+        return ops.distances(x, y, jnp.sum(jnp.square(y), axis=-1))
 
-    return from_parts(apart, part, queries)
+    distances: Array = by_rows(apart, part, queries)
+    return distances

@@ -26,14 +26,14 @@ def proxy_distance(
     Args:
         proxies: ``[C, K, D]`` or ``[C, D]``, taken on the unit sphere.
         embeddings: ``[N, D]``, taken on the unit sphere.
-        labels: ``[N]`` integers in 0…C−1.
+        labels: ``[N]`` integers in 0…C−1; rows with a negative label take no part.
         kind: which of the three.
 
     Returns:
         A Euclidean distance, 0…2.
 
     Raises:
-        ValueError: labels out of range, another kind, no embedding at all, a row that is not finite.
+        ValueError: labels out of range, another kind, no row that takes part, one that is not finite.
 
     Implementation notes:
         Runs on the host (SciPy's linear assignment); not for ``jit``. The paper's corollary has the first kind; its
@@ -101,7 +101,7 @@ def proxy_spread(
     Args:
         proxies: ``[C, K, D]`` or ``[C, D]``, taken on the unit sphere.
         embeddings: ``[N, D]``, taken on the unit sphere, where modes are looked for.
-        labels: ``[N]`` integers in 0…C−1, the classes of the embeddings.
+        labels: ``[N]`` integers in 0…C−1, the classes of the embeddings; rows with a negative one take no part.
         modes: ``[N]``, what the classes consist of, by number or name: digits where the classes are even and odd.
         delta: δ, a Euclidean distance.
 
@@ -128,9 +128,8 @@ def proxy_spread(
         raise ValueError(
             "embeddings, labels and modes tell together which modes are covered: give all of them or none"
         )
-    if embeddings is None or labels is None or modes is None:
-        checks.check_concrete("proxy_spread", proxies)
-        return ProxySpread(*_pairs(_units(proxies), delta))
+    if embeddings is None:
+        return ProxySpread(*_pairs(_units("proxy_spread", proxies), delta))
     centres, points, owners = _prepare("proxy_spread", proxies, embeddings, labels)
     names = np.asarray(modes)
     if names.shape != owners.shape:
@@ -147,26 +146,19 @@ def proxy_spread(
 
 
 def _prepare(
-    function: str, proxies: Array, embeddings: Array, labels: Array
+    function: str, proxies: Array, embeddings: Any, labels: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``[C, K, D]`` and ``[N, D]`` on the unit sphere, in float64, and the labels; checked."""
-    checks.check_concrete(function, proxies, embeddings, labels)
-    centres = _units(proxies)
-    classes, _, dim = centres.shape
-    checks.check_embeddings("embeddings", embeddings, dim=dim, like="proxies")
-    checks.check_labels("labels", labels, len(embeddings))
-    owners = np.asarray(labels)
-    if len(owners) == 0:
-        raise ValueError("embeddings must hold at least one row, got none")
-    checks.check_finite("embeddings", embeddings)
-    checks.check_classes(owners, classes, "proxies")
-    if (owners < 0).any():
-        row = int((owners < 0).argmax())
-        raise ValueError(f"labels[{row}] is {owners[row]}, expected 0…{classes - 1}")
+    centres = _units(function, proxies)
+    owners, rows = labelled_rows(function, embeddings, labels)
+    checks.check_embeddings("embeddings", embeddings, dim=centres.shape[2], like="proxies")
+    checks.check_classes(owners, len(centres), "proxies")
+    checks.check_finite("embeddings", embeddings, rows)
     return centres, unit_rows(embeddings), owners
 
 
-def _units(proxies: Array) -> np.ndarray:
+def _units(function: str, proxies: Array) -> np.ndarray:
+    checks.check_concrete(function, proxies)
     centres = checks.as_centres("proxies", proxies)
     checks.check_finite("proxies", centres)
     return unit_rows(centres)
@@ -204,10 +196,6 @@ def _covered(proxies: np.ndarray, points: np.ndarray, modes: np.ndarray, delta: 
     return float(np.mean([reached[modes == mode].any() for mode in np.unique(modes)]))
 
 
-LARGE_ORDER = 30.0
-"""The order from which the uniform expansion of Bessel functions is exact to 1e-9."""
-
-
 @accepts_any_array()
 def vmf_mixture_likelihood(
     embeddings: Array,
@@ -237,9 +225,8 @@ def vmf_mixture_likelihood(
         ValueError: labels out of range, no row that takes part, one that is not finite, a κ or π out of range.
 
     Implementation notes:
-        Runs on the host in float64 (SciPy's Bessel functions, their first term where these underflow, and the uniform
-        expansion for large orders); not for ``jit``. Each component is the same in all directions around its proxy: it
-        cannot tell the modes of a class.
+        Runs on the host in float64 (SciPy's Bessel functions, and their series where these underflow); not for
+        ``jit``. Each component is the same in all directions around its proxy: it cannot tell the modes of a class.
 
     Reference:
         Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*, eq. 2 and 3.
@@ -259,10 +246,10 @@ def vmf_mixture_likelihood(
     checks.check_classes(owners, classes, "proxies")
     checks.check_finite("embeddings", embeddings, rows)
     checks.check_finite("proxies", proxies)
-    kappas = _of_classes("concentrations", concentrations, classes)
+    kappas = np.broadcast_to(np.asarray(concentrations, np.float64), (classes,))
     if not ((kappas > 0) & np.isfinite(kappas)).all():
         raise ValueError(f"concentrations must be finite and above 0, got {kappas.tolist()}")
-    shares = _of_classes("weights", 1.0 if weights is None else weights, classes)
+    shares = np.broadcast_to(np.asarray(1 if weights is None else weights, np.float64), (classes,))
     if not ((shares >= 0) & np.isfinite(shares)).all() or shares.sum() == 0:
         raise ValueError(
             f"weights must be finite and not negative, nor all 0, got {shares.tolist()}"
@@ -274,18 +261,6 @@ def vmf_mixture_likelihood(
     return float((of_class - logsumexp(parts, axis=1)).mean())
 
 
-def _of_classes(name: str, values: Any, classes: int) -> np.ndarray:
-    try:
-        numbers = np.asarray(values, np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be numbers, got {values!r}") from error
-    if numbers.shape not in ((), (classes,)):
-        raise ValueError(
-            f"{name} must be a number or have shape [{classes}], got {list(numbers.shape)}"
-        )
-    return np.broadcast_to(numbers, (classes,))
-
-
 def _log_normalizer(kappas: np.ndarray, dim: int) -> np.ndarray:
     """``log C_d(κ)``."""
     order = dim / 2 - 1
@@ -293,21 +268,13 @@ def _log_normalizer(kappas: np.ndarray, dim: int) -> np.ndarray:
 
 
 def _log_bessel(order: float, x: np.ndarray) -> np.ndarray:
-    """``log I_order(x)``: SciPy's, or for large orders the uniform expansion (Abramowitz & Stegun 9.7.7)."""
-    from scipy.special import gammaln, ive
+    """``log I_order(x)``: SciPy's, or its series where that underflows, as it does where x is small for the order."""
+    from scipy.special import gammaln, ive, logsumexp
 
-    if order < LARGE_ORDER:
-        values, first_term = ive(order, x), order * np.log(x / 2) - gammaln(order + 1)
-        there = values > 0
-        return np.where(there, np.log(np.where(there, values, 1.0)) + x, first_term)
-    z = x / order
-    root = np.sqrt(1 + z * z)
-    t = 1 / root
-    exponent = root + np.log(z / (1 + root))
-    first = (3 * t - 5 * t**3) / 24
-    second = (81 * t**2 - 462 * t**4 + 385 * t**6) / 1152
-    third = (30375 * t**3 - 369603 * t**5 + 765765 * t**7 - 425425 * t**9) / 414720
-    series = 1 + first / order + second / order**2 + third / order**3
-    leading = order * exponent - 0.5 * np.log(2 * np.pi * order) - 0.5 * np.log(root)
-    expanded: np.ndarray = leading + np.log(series)
-    return expanded
+    with np.errstate(divide="ignore"):
+        logarithms: np.ndarray = np.log(ive(order, x)) + x
+    low = logarithms - x < -660
+    j = np.arange(1000.0)[:, None]
+    terms = (order + 2 * j) * np.log(x[low] / 2) - gammaln(j + 1) - gammaln(order + j + 1)
+    logarithms[low] = logsumexp(terms, axis=0)
+    return logarithms

@@ -16,21 +16,6 @@ from jdml.ops import similarities
 from jdml.ops.chunking import by_platform
 from jdml.ops.meshes import NOWHERE, Axis
 
-# Bytes of one block of scores: what fits a processor's cache, what keeps an accelerator busy.
-_CPU_BLOCK = 12 * 2**20
-_ACCELERATOR_BLOCK = 128 * 2**20
-
-# The place in the order of what takes no part in a ranking: the bits of −∞.
-_LAST = np.uint32(0xFF800000)
-
-
-# Rows whose middle is the centre of a frame, of the queries and of each device's part of a gallery.
-_SAMPLE = 64
-# Beyond so many powers of two over the spread the square of a coordinate, once moved, might not be finite.
-_FAR = 50
-# Beyond so many a coordinate itself, before it is moved.
-_LARGEST = 126
-
 
 @functools.partial(jax.jit, static_argnames="axis")
 def choose_centering(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[Array, Array]:
@@ -40,9 +25,7 @@ def choose_centering(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tu
     """
     low, high = _bounds(queries, gallery)
     is_finite = (jnp.isfinite(low) & jnp.isfinite(high)).all()
-    seldom = functools.partial(
-        _bounds, queries, gallery, finite_only=True
-    )  # takes several times as long
+    seldom = functools.partial(_bounds, queries, gallery, finite_only=True)  # several times as slow
     low, high = jax.lax.cond(is_finite, lambda: (low, high), seldom)
     elsewhere = axis.all_gather_stacked(sample(gallery)).reshape(-1, gallery.shape[1])
     some = jnp.concatenate([sample(queries), elsewhere])
@@ -50,8 +33,8 @@ def choose_centering(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tu
 
 
 def sample(vectors: Any) -> Any:
-    """At most so many of some vectors, from all along them."""
-    return vectors[:: max(1, -(-len(vectors) // _SAMPLE))]
+    """At most 64 of some vectors, from all along them."""
+    return vectors[:: max(1, -(-len(vectors) // 64))]
 
 
 def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
@@ -64,13 +47,11 @@ def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
 
 
 def frame_of(low: Any, high: Any, some: Any) -> tuple[Any, Any]:
-    """The frame of vectors whose coordinates ``[D]`` lie between two bounds, by some of them ``[n, D]``.
-
-    The centre is their median, as scores lose digits by the square of how far from it vectors lie. It is cut to
-    multiples of the largest power of two up to their spread (the largest median of a coordinate's deviations; without
-    any it is not cut): whole numbers stay exact, with their ties. The exponent is that power's, or a larger one that
-    keeps squares finite. NumPy's arrays are computed by NumPy.
-    """
+    """The frame of vectors whose coordinates ``[D]`` lie between two bounds, by some of them ``[n, D]``."""
+    # The centre is their median, as scores lose digits by the square of how far from it vectors lie. It is cut to
+    # multiples of the largest power of two up to their spread (the largest median of a coordinate's deviations; without
+    # any it is not cut): whole numbers stay exact, with their ties. The exponent is that power's, or a larger one that
+    # keeps squares finite.
     xp: Any = np if isinstance(some, np.ndarray) else jnp
     if len(some) == 0:
         some = xp.zeros((1, *some.shape[1:]), some.dtype)
@@ -86,7 +67,8 @@ def frame_of(low: Any, high: Any, some: Any) -> tuple[Any, Any]:
     middle = median(some)
     spread = xp.max(median(xp.abs(some - middle)))
     whole = power(xp.max(high / 2 - low / 2))
-    least = xp.maximum(whole - _FAR, power(xp.max(xp.abs(middle))) - _LARGEST)
+    # Beyond 2⁵⁰ spreads the square of a coordinate might not be finite once moved, beyond 2¹²⁶ not itself before.
+    least = xp.maximum(whole - 50, power(xp.max(xp.abs(middle))) - 126)
     exponent = xp.clip(xp.maximum(xp.where(spread > 0, power(spread), whole), least), -120, 120)
     scaled = xp.ldexp(middle, -exponent)
     return xp.where(spread > 0, xp.trunc(scaled), scaled), exponent
@@ -127,20 +109,18 @@ def order(scores: Array) -> Array:
 
 def first_in_order(places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k first of every row by (place, index), by a partial sort on the host."""
-    rows, size = places.shape
-    # Place and index in one 64-bit integer; JAX's machines are little-endian: the high half is the second.
-    halves = np.empty((rows, size, 2), np.uint32)
-    halves[..., 0] = np.arange(size, dtype=np.uint32)[None, :]
-    halves[..., 1] = places
-    keys = halves.view(np.uint64)[..., 0]
-    if k < size:
+    keys = places.astype(np.uint64) << 32  # place and index in one integer
+    keys |= np.arange(places.shape[1], dtype=np.uint64)
+    if k < places.shape[1]:
         keys.partition(k - 1, axis=1)
-    smallest = np.sort(keys[:, :k], axis=1).view(np.uint32).reshape(rows, k, 2)
-    return smallest[..., 0].astype(np.int32), smallest[..., 1] != _LAST
+    smallest = np.sort(keys[:, :k], axis=1)
+    is_counted = smallest >> 32 != 0xFF800000  # the place of −∞
+    return smallest.astype(np.uint32).astype(np.int32), is_counted
 
 
 def rows_per_block(size: int, floats_per_row: int) -> int:
     """How many of ``size`` queries to compare at a time, if each needs that many float32 numbers."""
-    budget = by_platform(_CPU_BLOCK, _ACCELERATOR_BLOCK)
+    # Bytes of a block of scores that fit a processor's cache, and that keep an accelerator busy.
+    budget = by_platform(12 * 2**20, 128 * 2**20)
     rows = budget // (4 * max(1, floats_per_row)) // 8 * 8
     return min(max(8, rows), max(1, size))

@@ -13,9 +13,6 @@ from jdml.metrics.array_conversion import as_array, as_groups
 from jdml.ops import checks
 from jdml.ops.meshes import Axis, by_parts, off_mesh
 
-AT_A_TIME = 1 << 24
-"""Entries of a matrix ``[Q, N]`` that are counted at a time."""
-
 
 class Relevance(NamedTuple):
     """The relevant pairs: those of one class, or those that were given."""
@@ -29,12 +26,10 @@ class Relevance(NamedTuple):
         """Whether rows of the gallery ``[n, k]`` are right answers to some of the queries ``[n]``."""
         if self.pairs is None:
             columns = np.minimum(columns, len(self.gallery_classes) - 1)  # others do not count
-            same: np.ndarray = self.gallery_classes[columns] == self.query_classes[rows][:, None]
-            return same
+            return np.asarray(self.gallery_classes[columns] == self.query_classes[rows][:, None])
         wanted = rows[:, None].astype(np.int64) * len(self.gallery_classes) + columns
         places = np.searchsorted(self.pairs, wanted).clip(max=len(self.pairs) - 1)
-        right: np.ndarray = self.pairs[places] == wanted
-        return right
+        return np.asarray(self.pairs[places] == wanted)
 
 
 class IgnoreMask(NamedTuple):
@@ -121,10 +116,8 @@ def check_nested(name: str, levels: list[tuple[Relevance, IgnoreMask]]) -> None:
     """Refuse a column whose classes do not refine those of the column before: no hierarchy, coarsest first."""
     columns = [np.concatenate(truth[:2]) for truth, _ in levels]
     for level, (coarse, fine) in enumerate(itertools.pairwise(columns), start=1):
-        known = (coarse >= 0) & (fine >= 0)
-        parents, children = _numbered(coarse[known]), _numbered(fine[known])
-        both = children.astype(np.int64) * (parents.max(initial=0) + 1) + parents
-        if np.unique(both).size > children.max(initial=-1) + 1:
+        both = np.unique(np.stack([coarse, fine])[:, (coarse >= 0) & (fine >= 0)], axis=1)
+        if both.shape[1] > np.unique(both[1]).size:
             raise ValueError(
                 f"{name} of shape [N, L] must be a hierarchy, coarsest first, but rows of one class in column {level} "
                 f"are of several in column {level - 1}: number each class apart, or, where a row has several labels, "
@@ -204,7 +197,9 @@ def _truth(
         relevant -= _alike(*mask)
     elif ignore is not None:
         mask = IgnoreMask(np.asarray(ignore))
-        relevant -= _ignored(mask.of_queries, queries, gallery)
+        known = np.where(gallery < 0, -2, gallery)
+        for query, row in enumerate(mask.of_queries):
+            relevant[query] -= np.count_nonzero(row & (known == queries[query]))
     if own is not None and gallery.size:
         relevant -= (own >= 0) & (queries >= 0) & (gallery[own] == queries) & ~mask.excludes(own)
     return Relevance(queries, gallery, relevant), mask
@@ -243,17 +238,6 @@ def _alike(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     """How many of the gallery have the number of each query; negative ones are nobody's."""
     counts = np.bincount(gallery[gallery >= 0], minlength=queries.max(initial=0) + 1)
     return np.where(queries >= 0, counts[queries], 0).astype(np.int32)
-
-
-def _ignored(ignore: np.ndarray, queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    """How many right answers to each query do not count."""
-    counts = np.zeros(queries.shape, np.int32)
-    rows = max(1, AT_A_TIME // max(1, gallery.size))
-    for start in range(0, queries.size, rows):
-        some = slice(start, start + rows)
-        right = (queries[some, None] == gallery) & (gallery >= 0)
-        counts[some] = (ignore[some] & right).sum(axis=1)
-    return counts
 
 
 def warn_duplicates(queries: Array, gallery: Any, columns: np.ndarray, judged: np.ndarray) -> None:

@@ -1,6 +1,6 @@
 """A second look at a ranking: neighbours that are each other's, vectors moved towards their neighbours."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics.array_conversion import accepts_any_array
+from jdml.metrics.gallery_search import without_own
 from jdml.metrics.neighbors import nearest
 from jdml.metrics.relevance import checked_own, rows_of
 from jdml.ops import checks, sphere
@@ -25,7 +26,6 @@ def rerank(
     k1: int = 20,
     k2: int = 6,
     weight: float = 0.3,
-    released: bool = False,
     self_index: Any = None,
 ) -> Array:
     """Compute distances by which neighbours that are each other's come first: k-reciprocal re-ranking.
@@ -42,8 +42,6 @@ def rerank(
         k1: how many neighbours are looked at; about as many as a class has rows.
         k2: over how many the neighbourhoods are averaged; 1 for none.
         weight: λ, of the distance that was; 1 changes nothing.
-        released: as the authors' program has it: d² over the largest of its row in place of d, V divided by its sum,
-            and *more* than 2/3.
         self_index: ``[Q]``, the gallery's row that a query is itself: it counts once among the neighbours, as that row;
             −1: none. Default: −1 for all, and the own row where there is no gallery.
 
@@ -66,6 +64,8 @@ def rerank(
         >>> rerank(x[:1], x[1:], k1=2, k2=1)[0].argsort()  # -0.2 is nearer, but has nearer ones
         Array([0, 1, 2, 3, 4], dtype=int32)
     """
+    from scipy.spatial.distance import cdist
+
     checks.check_concrete("rerank", queries, gallery, self_index)
     checks.check_embeddings("queries", queries)
     checks.count("k1", k1)
@@ -83,8 +83,6 @@ def rerank(
     places = np.where(lone, np.cumsum(lone) - 1, first + own)
     every = jnp.asarray(np.concatenate([asked[lone], searched]))
     size = len(every)
-    if not size:
-        return jnp.zeros((len(asked), 0), jnp.float32)
     near = np.arange(size)[:, None]
     most = min(max(k1, k2 - 1), size - 1)
     if most:
@@ -92,20 +90,23 @@ def rerank(
             [near, np.asarray(nearest(every, every, most, exclude_self=True)[1])], 1
         )
     vectors = np.asarray(every, np.float64)
-    scale = _farthest(vectors) if released else np.ones(size)
-    neighbours = _neighbourhoods(near, k1, strict=released)
-    rows, columns = neighbours.nonzero()
-    apart = np.empty(len(rows))
+    encoded = _neighbourhoods(near, k1).astype(np.float64)
+    rows, columns = encoded.nonzero()
     for part in (slice(n, n + AT_A_TIME) for n in range(0, len(rows), AT_A_TIME)):
-        apart[part] = np.linalg.norm(vectors[rows[part]] - vectors[columns[part]], axis=1)
-    apart = np.square(apart) / scale[rows] if released else apart
-    encoded = neighbours.astype(np.float64)
-    encoded.data = np.exp(-apart)
-    if released:
-        encoded = encoded.multiply(1 / encoded.sum(axis=1)[:, None]).tocsr()
+        apart = np.linalg.norm(vectors[rows[part]] - vectors[columns[part]], axis=1)
+        encoded.data[part] = np.exp(-apart)
     encoded = _listed(near[:, :k2]).astype(np.float64) @ encoded / min(k2, near.shape[1])
-    far = scale[places] if released else None
-    return jnp.asarray(_final(encoded, places, first, weight, asked, vectors[first:], far))
+    among, sums = encoded[first:].tocsc(), encoded.sum(axis=1)
+    final = np.empty((len(asked), len(searched)), np.float32)
+    for query, place in enumerate(places):
+        of_query = encoded[[place]].tocoo()
+        there = among[:, of_query.col].tocsc()
+        there.data = np.minimum(there.data, np.repeat(of_query.data, np.diff(there.indptr)))
+        shared = there.sum(axis=1)
+        jaccard = 1 - shared / (sums[place] + sums[first:] - shared)
+        apart = cdist(asked[[query]], vectors[first:])[0]
+        final[query] = (1 - weight) * jaccard + weight * apart
+    return jnp.asarray(final)
 
 
 def _listed(near: np.ndarray) -> Any:
@@ -117,53 +118,16 @@ def _listed(near: np.ndarray) -> Any:
     return csr_array((ones, (rows, near.reshape(-1))), shape=(len(near), len(near)))
 
 
-def _neighbourhoods(near: np.ndarray, k1: int, *, strict: bool) -> Any:
+def _neighbourhoods(near: np.ndarray, k1: int) -> Any:
     """R* of every row: a sparse matrix whose entries count, sorted by row and column."""
     whole, half = (_listed(near[:, : k + 1]) for k in (k1, int(np.around(k1 / 2))))
     mutual, close = whole.multiply(whole.T).tocsr(), half.multiply(half.T).tocsr()
     shared = (mutual @ close.T).multiply(mutual).tocoo()  # how much of R(q, k1/2) lies in R(p, k1)
-    thirds = 3 * shared.data - 2 * close.sum(axis=1)[shared.col]
-    shared.data = (thirds > 0 if strict else thirds >= 0).astype(np.int32)
+    shared.data = (3 * shared.data >= 2 * close.sum(axis=1)[shared.col]).astype(np.int32)
     joined = (mutual + shared.tocsr() @ close).tocsr()
     joined.eliminate_zeros()
     joined.sort_indices()
     return joined
-
-
-def _farthest(vectors: np.ndarray) -> np.ndarray:
-    """The squared distance of each row to the farthest; 1 where all are one point."""
-    from scipy.spatial.distance import cdist
-
-    step = max(1, AT_A_TIME * 16 // len(vectors))
-    blocks = (cdist(vectors[n : n + step], vectors) for n in range(0, len(vectors), step))
-    most = np.square(np.concatenate([block.max(axis=1) for block in blocks]))
-    return np.where(most > 0, most, 1.0)
-
-
-def _final(
-    encoded: Any,
-    places: np.ndarray,
-    first: int,
-    weight: float,
-    asked: np.ndarray,
-    searched: np.ndarray,
-    scale: np.ndarray | None,
-) -> np.ndarray:
-    """The final distances ``[Q, N]`` of the rows at some places to those of the gallery, query by query."""
-    from scipy.spatial.distance import cdist
-
-    gallery, sums = encoded[first:].tocsc(), encoded.sum(axis=1)
-    final = np.empty((len(places), gallery.shape[0]), np.float32)
-    for query, place in enumerate(places):
-        own = encoded[[place]].tocoo()
-        there = gallery[:, own.col].tocsc()
-        there.data = np.minimum(there.data, np.repeat(own.data, np.diff(there.indptr)))
-        shared = there.sum(axis=1)
-        jaccard = 1 - shared / (sums[place] + sums[first:] - shared)
-        apart = cdist(asked[[query]], searched)[0]
-        apart = apart if scale is None else np.square(apart) / scale[query]
-        final[query] = (1 - weight) * jaccard + weight * apart
-    return final
 
 
 @accepts_any_array()
@@ -198,7 +162,17 @@ def expand_queries(
         Array([[0.7071, 0.7071]], dtype=float32)
     """
     checks.check_concrete("expand_queries", queries, gallery, self_index)
-    rows = _others(queries, gallery, k, self_index)
+    checks.check_embeddings("queries", queries)
+    checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
+    checks.count("k", k)
+    size = len(gallery)
+    own = checked_own(self_index, len(queries), size)
+    if own is None or (own < 0).all():
+        rows = np.asarray(nearest(queries, gallery, k)[1])
+    elif k < size:
+        rows = without_own(nearest(queries, gallery, k + 1), own)[1]
+    else:
+        raise ValueError(f"k must be at most the number of the other rows, {size - 1}, got {k}")
     return _moved(queries, rows, gallery, alpha)
 
 
@@ -233,55 +207,28 @@ def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array
     checks.check_concrete("augment_gallery", gallery)
     checks.check_embeddings("gallery", gallery)
     vectors = checks.as_finite("gallery", gallery)
-    on_disk = isinstance(gallery, np.memmap)
-    searched = gallery if on_disk else vectors
-    _, rows = nearest(vectors, searched, k, exclude_self=True)
-    return _moved(vectors, np.asarray(rows), searched, alpha)
+    rows = np.asarray(nearest(vectors, vectors, k, exclude_self=True)[1])
+    return _moved(vectors, rows, vectors, alpha)
 
 
-class Ranked(NamedTuple):
-    """Queries in a gallery, ranked by their distances or by others ``[Q, N]``."""
-
-    queries: Any
-    gallery: Any
-    self_index: Any
-    distances: Array | None = None
-
-
-def look_again(kind: Rerank, queries: Any, gallery: Any = None, self_index: Any = None) -> Ranked:
-    """Rank again in one of the ways of this module."""
-    if gallery is None and kind != "none":
-        gallery, self_index = queries, np.arange(len(queries)) if self_index is None else self_index
-    ranked = Ranked(queries, gallery, self_index)
+def look_again(
+    kind: Rerank, queries: Any, gallery: Any = None, self_index: Any = None
+) -> tuple[Any, Any, Any, Array | None]:
+    """Rank again in one of the ways of this module: queries, gallery, own rows, and distances ``[Q, N]`` if others."""
     if kind == "none":
-        return ranked
+        return queries, gallery, self_index, None
+    if gallery is None:
+        gallery, self_index = queries, np.arange(len(queries)) if self_index is None else self_index
     if kind == "reciprocal":
-        return ranked._replace(distances=rerank(queries, gallery, self_index=self_index))
+        apart = rerank(queries, gallery, self_index=self_index)
+        return queries, gallery, self_index, apart
     has_own = self_index is not None and bool((np.asarray(self_index) >= 0).any())
     k = min(10, len(gallery) - (has_own or kind == "augment"))
-    if k < 1:
-        return ranked
-    if kind == "augment":
-        return ranked._replace(gallery=augment_gallery(gallery, k=k))
-    return ranked._replace(queries=expand_queries(queries, gallery, k=k, self_index=self_index))
-
-
-def _others(queries: Array, gallery: Any, k: int, self_index: Any) -> np.ndarray:
-    """The k nearest rows of a gallery ``[Q, k]``, without the one that a query is itself."""
-    checks.check_embeddings("queries", queries)
-    checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
-    checks.count("k", k)
-    own = checked_own(self_index, len(queries), len(gallery))
-    if own is None or (own < 0).all():
-        return np.asarray(nearest(queries, gallery, k)[1])
-    others = len(gallery) - 1
-    if k > others:
-        raise ValueError(
-            f"k must be at most the number of the other gallery rows, {others}, got {k}"
-        )
-    rows = np.asarray(nearest(queries, gallery, k + 1)[1])
-    own_last = np.argsort(rows == own[:, None], axis=1, kind="stable")
-    return np.take_along_axis(rows, own_last[:, :k], axis=1)
+    if kind == "augment" and k > 0:
+        gallery = augment_gallery(gallery, k=k)
+    elif k > 0:
+        queries = expand_queries(queries, gallery, k=k, self_index=self_index)
+    return queries, gallery, self_index, None
 
 
 def _moved(vectors: Array, rows: np.ndarray, gallery: Any, alpha: float) -> Array:

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,7 @@ from jax import Array
 
 from jdml.metrics import ranking, relevance
 from jdml.metrics.array_conversion import accepts_any_array
-from jdml.metrics.gallery_search import (
-    QUERIES,
-    ROWS,
-    Search,
-    pad_rows,
-    padded_size,
-    prepare,
-    ranked,
-)
+from jdml.metrics.gallery_search import QUERIES, Search, pad_rows, padded_size, prepare, ranked
 from jdml.metrics.ranking_score import rows_per_block
 from jdml.ops import checks
 from jdml.ops.checks import one_of
@@ -34,12 +26,8 @@ _MAP = {
 }
 
 
-class _Metric(NamedTuple):
-    """A metric of ranked answers, at a rank or at none."""
-
-    name: str
-    function: Callable[..., Array]
-    k: int | None = None
+_Metrics = dict[str, tuple[Callable[..., Array], int | None]]
+"""Metrics of ranked answers by name, at a rank or at none."""
 
 
 @accepts_any_array()
@@ -147,43 +135,43 @@ def evaluate_retrieval(
     one_of("average", average, get_args(Average))
     if average == "class" and query_labels is None:
         raise ValueError('average="class" needs query_labels, the classes of the queries')
-    metrics = [
-        *_at_ranks("recall_at", recall_at, "R", ranking.recall_at_k),
-        _Metric("P@1", ranking.precision_at_1),
-        _Metric("RP", ranking.r_precision),
-        _Metric("MAP@R", ranking.map_at_r),
-        *_at_ranks("precision_at", precision_at, "P", ranking.precision_at_k),
-        *_at_ranks("true_recall_at", true_recall_at, "recall(true)", ranking.true_recall_at_k),
-        *_at_ranks("ndcg_at", ndcg_at, "nDCG", ranking.ndcg_at_k),
-        *_at_ranks("map_at", map_at, "MAP", _MAP[map_divisor]),
-        *([_Metric("MRR", _reciprocal_rank)] if mrr else []),
-    ]
-    if block_size is not None:
-        checks.count("block_size", block_size)
-    named = "evaluate_retrieval", ("query_labels", "gallery_labels")
-    checks.check_concrete(named[0], distances)
-    task = relevance.task(
-        *named, queries, query_labels, gallery, gallery_labels, self_index, ignore, relevant
-    )
-    relevance.check_nested(named[1][0], task.levels)
+    metrics = {
+        **_at_ranks("recall_at", recall_at, "R", ranking.recall_at_k),
+        "P@1": (ranking.precision_at_1, None),
+        "RP": (ranking.r_precision, None),
+        "MAP@R": (ranking.map_at_r, None),
+        **_at_ranks("precision_at", precision_at, "P", ranking.precision_at_k),
+        **_at_ranks("true_recall_at", true_recall_at, "recall(true)", ranking.true_recall_at_k),
+        **_at_ranks("ndcg_at", ndcg_at, "nDCG", ranking.ndcg_at_k),
+        **_at_ranks("map_at", map_at, "MAP", _MAP[map_divisor]),
+        **({"MRR": (_reciprocal_rank, None)} if mrr else {}),
+    }
+    checks.optional(checks.count)("block_size", block_size)
+    checks.check_concrete("evaluate_retrieval", distances)
+    arrays = queries, query_labels, gallery, gallery_labels, self_index, ignore, relevant
+    task = relevance.task("evaluate_retrieval", ("query_labels", "gallery_labels"), *arrays)
+    relevance.check_nested("query_labels", task.levels)
     if distances is not None:
         checks.check_weights("distances", distances, (len(task.queries), len(task.gallery)))
     search = None
     levels = []
     for truth, mask in task.levels:
         judged = truth.num_relevant > 0
+        scores = {name: np.full(judged.shape, np.nan) for name in metrics}
         if judged.any():
             search = search or prepare(task.queries, task.gallery, task.own, distances)
-            scores, columns = _measured(search.among(mask), truth, metrics, block_size)
-        else:
-            scores = {metric.name: np.full(judged.shape, np.nan) for metric in metrics}
-            if judged.size:
-                warnings.warn(
-                    f"none of {judged.size} queries has a right answer to find: there is nothing to measure",
-                    UserWarning,
-                    stacklevel=3,
-                )
-        levels.append(_summary(scores, truth, average, per_query=per_query))
+            columns = _fill_in(scores, search.among(mask), truth, metrics, block_size)
+        elif judged.size:
+            warnings.warn(
+                f"none of {judged.size} queries has a right answer to find: there is nothing to measure",
+                UserWarning,
+                stacklevel=3,
+            )
+        classes = truth.query_classes[judged] if average == "class" else None
+        averages = {name: _average(value[judged], classes) for name, value in scores.items()}
+        level = (scores if per_query else averages) | {"queries": int(judged.sum())}
+        unanswered = int(((truth.query_classes >= 0) & ~judged).sum())
+        levels.append(level | ({"unanswered": unanswered} if unanswered else {}))
     if gallery is not None and self_index is None and judged.any():
         relevance.warn_duplicates(task.queries, task.gallery, columns, judged)
     if query_labels is None or query_labels.ndim == 1:
@@ -192,17 +180,18 @@ def evaluate_retrieval(
     return {name: np.stack([level.get(name, 0) for level in levels], axis=-1) for name in names}
 
 
-def _measured(
-    search: Search, truth: relevance.Relevance, metrics: list[_Metric], block_size: int | None
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """All metrics of every query, NaN where it has no reference, and what is nearest to it."""
-    judged = truth.num_relevant > 0
-    scores = {metric.name: np.full(judged.shape, np.nan) for metric in metrics}
-    columns = np.zeros(judged.shape, np.int32)
-    ranks = [metric.k for metric in metrics]
-    functions = tuple(metric.function for metric in metrics)
+def _fill_in(
+    scores: dict[str, np.ndarray],
+    search: Search,
+    truth: relevance.Relevance,
+    metrics: _Metrics,
+    block_size: int | None,
+) -> np.ndarray:
+    """Fill in the scores of every query that has a reference; return what is nearest to each."""
+    columns = np.zeros(truth.num_relevant.shape, np.int32)
+    functions, ranks = zip(*metrics.values(), strict=True)
     wanted = max(1, truth.num_relevant.max(), *(k for k in ranks if k is not None))
-    size = padded_size(len(truth.gallery_classes), ROWS)
+    size = padded_size(len(truth.gallery_classes))
     gallery_classes = jnp.asarray(pad_rows(truth.gallery_classes, size, fill=-1))
     measured = []
     for part, indices, hits in ranked(search, wanted, block_size):
@@ -219,11 +208,13 @@ def _measured(
     for part, values, indices in jax.device_get(measured):
         count = part.stop - part.start
         columns[part] = indices[:count, 0]
-        for metric, value in zip(metrics, values, strict=True):
-            scores[metric.name][part] = value[:count]
+        for name, value in zip(metrics, values, strict=True):
+            scores[name][part] = value[:count]
     if "MRR" in scores:
         _search_deeper(search, truth, scores["MRR"], wanted, block_size)
-    return {name: np.where(judged, value, np.nan) for name, value in scores.items()}, columns
+    for value in scores.values():
+        value[truth.num_relevant <= 0] = np.nan
+    return columns
 
 
 def _search_deeper(
@@ -247,27 +238,11 @@ def _search_deeper(
                 ranks[own] = np.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0)
 
 
-def _summary(
-    scores: dict[str, np.ndarray], truth: relevance.Relevance, average: Average, *, per_query: bool
-) -> dict[str, Any]:
-    """Averages, unless the numbers of every query are wanted, and how many queries could be answered."""
-    judged = truth.num_relevant > 0
-    classes = truth.query_classes[judged] if average == "class" else None
-    averages = {name: _average(value[judged], classes) for name, value in scores.items()}
-    summary = (scores if per_query else averages) | {"queries": int(judged.sum())}
-    unanswered = int(((truth.query_classes >= 0) & ~judged).sum())
-    return summary | {"unanswered": unanswered} if unanswered else summary
-
-
-def _at_ranks(
-    argument: str, ranks: Any, name: str, function: Callable[..., Array]
-) -> list[_Metric]:
+def _at_ranks(argument: str, ranks: Any, name: str, function: Callable[..., Array]) -> _Metrics:
     """Return a metric at each of the ranks of an argument, checked."""
-    if isinstance(ranks, str) or not isinstance(ranks, Sequence):
-        raise TypeError(f"{argument} must be a sequence of integers >= 1, got {ranks!r}")
     for i, k in enumerate(ranks):
         checks.count(f"{argument}[{i}]", k)
-    return [_Metric(f"{name}@{k}", function, int(k)) for k in ranks]
+    return {f"{name}@{k}": (function, int(k)) for k in ranks}
 
 
 def _reciprocal_rank(hits: Array, relevant: Array) -> Array:
@@ -279,14 +254,10 @@ def _measure(
     hits: Array,
     classes: tuple[Array, Array, Array] | None,
     relevant: Array,
-    ranks: list[Any],
+    ranks: Sequence[Any],
     functions: tuple[Callable[..., Array], ...],
 ) -> list[Array]:
-    """All metrics of a block of queries.
-
-    ``hits`` are the neighbours that are right; of ``classes``, the gallery's, the queries' and the neighbours' rows,
-    those that count.
-    """
+    """All metrics of a block of queries; with ``classes`` (gallery, queries, rows) hits are what may be one."""
     if classes is not None:
         gallery, own, indices = classes
         hits = hits & (gallery[indices] == own[:, None])
@@ -296,7 +267,7 @@ def _measure(
     return [f(hits, relevant) if k is None else f(hits, relevant, k) for f, k in pairs]
 
 
-def _average(values: np.ndarray, classes: np.ndarray | None = None) -> float:
+def _average(values: np.ndarray, classes: np.ndarray | None) -> float:
     """The mean of all, or of the means of the classes; 0 of nothing."""
     if classes is not None and values.size:
         sizes = np.bincount(classes)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax import Array
 
@@ -13,10 +12,6 @@ from jdml.metrics.gallery_search import prepare, ranked
 from jdml.metrics.pairwise_distances import Curve, PairDistances
 from jdml.metrics.relevance import Relevance, RetrievalTask
 from jdml.ops import checks
-
-NORMAL = 1.959964
-"""How many standard errors an interval of 95 % reaches on either side."""
-
 
 FAR = (1e-1, 1e-2, 1e-3)
 """Rates of false accepts, unless others are given."""
@@ -82,18 +77,21 @@ def verification(
     task, truth, mask = _task(
         "verification", queries, labels, gallery, gallery_labels, self_index, ignore
     )
-    _check_rates(far)
+    for turn, rate in enumerate(far):
+        checks.unit_interval(f"far[{turn}]", rate)
     distances = PairDistances(task, truth, mask)
     curve = distances.curve()
     for name, counts in (("one class", curve.right), ("two classes", curve.wrong)):
         if not len(counts) or not counts[-1]:
             raise ValueError(f"labels must have a pair of {name} among the rows that take part")
-    false, true = curve.rates()
-    scores: dict[str, Any] = {"AUC": float(np.trapezoid(true, false)), "EER": _equal(false, true)}
+    false, true = (np.append(0, counts) / counts[-1] for counts in (curve.wrong, curve.right))
+    scores: dict[str, Any] = {"AUC": float(np.trapezoid(true, false))}
+    scores["EER"] = float(np.interp(0, false - (1 - true), false))
     places = [curve.place(rate) for rate in far]
     errors = distances.errors([curve.threshold(place) for place in places]) if places else ()
     for rate, place, error in zip(far, places, errors, strict=True):
-        bounds = (curve.place(min(max(rate + NORMAL * e, 0.0), 1.0)) for e in (-error, error))
+        reach = 1.959964 * error  # 95 % lie within on either side
+        bounds = (curve.place(min(max(rate + e, 0.0), 1.0)) for e in (-reach, reach))
         scores[f"TAR@FAR={rate:g}"] = float(true[place + 1])
         scores[f"threshold@FAR={rate:g}"] = curve.threshold(place)
         scores[f"interval@FAR={rate:g}"] = tuple(curve.threshold(bound) for bound in bounds)
@@ -154,7 +152,8 @@ def open_set(
     task, truth, mask = _task(
         "open_set", queries, labels, gallery, gallery_labels, self_index, ignore
     )
-    _check_rates(far)
+    for turn, rate in enumerate(far):
+        checks.unit_interval(f"far[{turn}]", rate)
     known = truth.num_relevant > 0
     for name, some in (("known", known), ("unknown", ~known)):
         if not some.any():
@@ -204,15 +203,12 @@ def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01)
         >>> rejection_threshold(jnp.array([[0.0], [1.0], [5.0], [8.0]]), jnp.array([0, 0, 1, 2]), far=0.5)
         3.5
     """
-    function, names = "rejection_threshold", "gallery_labels"
-    checks.check_concrete(function, gallery, gallery_labels)
+    checks.check_concrete("rejection_threshold", gallery, gallery_labels)
     checks.check_embeddings("gallery", gallery)
     checks.unit_interval("far", far)
     vectors = checks.as_finite("gallery", gallery)
-    everyone = (np.zeros(len(vectors), int),) * 2
-    task, truth, mask = _task(
-        function, vectors, gallery_labels, None, None, None, everyone, labels=names
-    )
+    arguments = vectors, gallery_labels, None, None, None, (np.zeros(len(vectors), int),) * 2
+    task, truth, mask = _task("rejection_threshold", *arguments, labels="gallery_labels")
     if truth.query_classes.max(initial=-1) < 1:
         raise ValueError("gallery_labels must be of two classes at least")
     distances = np.sort(_nearest(task, truth, mask)[0][truth.query_classes >= 0])
@@ -224,13 +220,6 @@ def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01)
         below = np.nextafter(np.float32(distances[refused]), np.float32(0))
         return float(below) if distances[refused] > 0 else -1.0
     return float(nearer[-1] + distances[refused]) / 2
-
-
-def _check_rates(far: Sequence[float]) -> None:
-    if np.ndim(far) != 1:
-        raise TypeError(f"far must be a sequence of numbers in [0, 1], got {far!r}")
-    for turn, rate in enumerate(far):
-        checks.unit_interval(f"far[{turn}]", rate)
 
 
 def _task(
@@ -245,22 +234,13 @@ def _task(
     return task, *task.levels[0]
 
 
-def _equal(false: np.ndarray, true: np.ndarray) -> float:
-    """The rate at which both errors are equal, between points of the curve in a straight line."""
-    apart = false - (1 - true)  # grows from −1 to 1
-    after = int(np.argmax(apart >= 0))
-    step = apart[after] - apart[after - 1]
-    share = apart[after] / step
-    return float(false[after] - share * (false[after] - false[after - 1]))
-
-
 def _nearest(
     task: RetrievalTask, truth: Relevance, mask: relevance.IgnoreMask
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
     search = prepare(task.queries, task.gallery, task.own).among(mask)
-    parts = jax.device_get([(part, indices) for part, indices, _ in ranked(search, 1)])
-    nearest = np.concatenate([indices[: part.stop - part.start, 0] for part, indices in parts])
+    nearest = np.concatenate([np.asarray(rows)[:, 0] for _, rows, _ in ranked(search, 1)])
+    nearest = nearest[: len(task.queries)]  # without padding
     out = mask.excludes(nearest)
     if task.own is not None:
         out = out | (task.own == nearest)

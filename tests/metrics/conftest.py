@@ -1,4 +1,4 @@
-"""Fixtures for metrics: arrays on disk, and gallery sizes for both ranking algorithms."""
+"""Fixtures for metrics: arrays on disk."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +18,3 @@ def to_disk(tmp_path: Path) -> Callable[..., np.memmap]:
         return np.load(file, mmap_mode="r")
 
     return write
-
-
-@pytest.fixture(params=[60, 130], ids=["device", "host"])
-def size(request: pytest.FixtureRequest) -> int:
-    """Return a gallery size: up to 64 ranks are found by `top_k`, more on a CPU by a partial sort."""
-    return request.param

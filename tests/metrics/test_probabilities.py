@@ -210,27 +210,22 @@ def test_mixture_with_concentrations_and_weights_per_class() -> None:
     )
 
 
-def test_bessel_functions_of_large_orders() -> None:
-    from scipy.special import ive
-
-    x = np.array([0.5, 5.0, 40.0, 300.0])
-    for order in (31.0, 63.0):
-        with np.errstate(divide="ignore"):
-            exact = np.log(ive(order, x)) + x
-        np.testing.assert_allclose(_log_bessel(order, x), exact, rtol=1e-8)
-    assert np.isfinite(_log_bessel(255.0, np.array([0.01]))).all()  # where SciPy's underflows
-    wide = np.concatenate([POINTS, np.zeros((12, 509), np.float32)], axis=1)
-    assert np.isfinite(
-        vmf_mixture_likelihood(wide, OF_POINTS, wide[:4], concentrations=[1.0, 2.0, 3.0, 0.1])
-    )
-
-
-def test_bessel_functions_that_underflow() -> None:
-    """Only the first term of the series counts: log I_v(2x) − log I_v(x) = v log 2."""
+def test_bessel_functions_of_large_orders_and_small_arguments() -> None:
+    """Uniform expansion, Abramowitz & Stegun 9.7.7; small arguments: log I_v(2x) − log I_v(x) = v log 2."""
+    for order, z in (
+        (255.0, np.array([0.01, 0.1, 1.0, 10.0])),
+        (1023.0, np.array([0.1, 0.3, 1.0])),
+    ):
+        t = 1 / np.sqrt(1 + z**2)
+        series = 1 + (3 * t - 5 * t**3) / 24 / order
+        series += (81 * t**2 - 462 * t**4 + 385 * t**6) / 1152 / order**2
+        exponent = order * (1 / t + np.log(z / (1 + 1 / t)))
+        expected = exponent - 0.5 * np.log(2 * np.pi * order / t) + np.log(series)
+        np.testing.assert_allclose(_log_bessel(order, order * z), expected, rtol=1e-8)
     for order in (3.0, 29.0):
         x = np.array([1e-12, 1e-100, 1e-200])
         value = _log_bessel(order, 2 * x) - _log_bessel(order, x)
         np.testing.assert_allclose(value, order * np.log(2), rtol=1e-9)
-    wide = np.concatenate([POINTS, np.zeros((12, 57), np.float32)], axis=1)
+    wide = np.concatenate([POINTS, np.zeros((12, 509), np.float32)], axis=1)
     value = vmf_mixture_likelihood(wide, OF_POINTS, wide[:4], concentrations=1e-12)
     np.testing.assert_allclose(value, -np.log(4), rtol=1e-6)  # all classes are equally likely

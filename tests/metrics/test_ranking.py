@@ -1,5 +1,7 @@
 """Scores of rankings and of clusters equal their oracles."""
 
+from functools import partial
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -88,6 +90,7 @@ def test_jit_vmap_and_leading_axes_agree_and_values_do_not_retrace():
     hits, relevant = map(jnp.asarray, random_rankings())
     whole = all_scores(hits, relevant)
     chex.assert_trees_all_close(jax.vmap(all_scores)(hits, relevant), whole, rtol=1e-6)
+    chex.assert_trees_all_equal(all_scores(3 * hits.astype(jnp.int8), relevant), whole)
     stacked = all_scores(hits.reshape(4, 10, -1), relevant.reshape(4, 10))
     chex.assert_trees_all_close([v.reshape(-1) for v in stacked], list(whole), rtol=1e-6)
     once = jax.jit(chex.assert_max_traces(all_scores, n=1))
@@ -112,25 +115,14 @@ def test_map_divisor_class_counts_the_query_itself():
     np.testing.assert_allclose(scores["MAP@5"], 2 / 3, rtol=1e-6)
 
 
-def test_integer_hits_equal_boolean_hits():
-    hits, relevant = random_rankings()
-    chex.assert_trees_all_equal(
-        all_scores(3 * hits.astype(np.int8), relevant), all_scores(hits, relevant)
-    )
-
-
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_relevant_counts_of_any_integer_type(dtype):
     hits, relevant = np.random.default_rng(1).random((3, 150)) < 0.5, np.array([127, 100, 90])
-    for divisor in ("min", "k", "relevant", "class"):
-        for k in (100, 300):
-            actual, expected = (
-                metrics.map_at_k(hits, some, k, divisor=divisor)
-                for some in (relevant.astype(dtype), relevant)
-            )
-            np.testing.assert_array_equal(actual, expected)
-    narrow = metrics.ndcg_at_k(hits, relevant.astype(dtype), 1000)
-    np.testing.assert_array_equal(narrow, metrics.ndcg_at_k(hits, relevant, 1000))
+    of_divisors = (partial(metrics.map_at_k, divisor=d) for d in ("min", "k", "relevant", "class"))
+    for metric in (metrics.ndcg_at_k, *of_divisors):
+        for k in (100, 1000):
+            actual = metric(hits, relevant.astype(dtype), k)
+            np.testing.assert_array_equal(actual, metric(hits, relevant, k))
 
 
 def test_ndcg_equals_scikit_learn():
@@ -164,24 +156,17 @@ def test_nmi_equals_the_formula_on_known_clusters():
     assert nmi(points, labels, 1) == pytest.approx(0, abs=1e-9)
 
 
-def test_nmi_depends_on_the_key():
+def test_nmi_depends_on_the_key_unless_several_starts_find_the_clusters():
     points, labels = blobs(noise=5.0)
     results = [nmi(points, labels, 9, jax.random.key(seed)) for seed in (0, 0, 1, 2, 3)]
     assert results[0] == results[1] == nmi(points, labels, num_clusters=9)
     assert len(set(results)) > 1
     assert isinstance(nmi(points, labels, key=jax.random.PRNGKey(0)), float)
-
-
-def test_nmi_of_several_starts_is_that_of_least_inertia():
-    """Whatever the key, well separated classes are then found."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(6), 20)
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(6), 20)
     points = (20 * np.eye(6)[labels] + rng.normal(size=(120, 6))).astype(np.float32)
     keys = [jax.random.key(seed) for seed in range(6)]
-    once = [nmi(points, labels, key=key) for key in keys]
-    several = [nmi(points, labels, key=key, n_init=50) for key in keys]
-    assert min(once) < 0.99
-    assert several == pytest.approx([1.0] * 6)
+    assert min(nmi(points, labels, key=key) for key in keys) < 0.99
+    assert [nmi(points, labels, key=key, n_init=50) for key in keys] == pytest.approx([1.0] * 6)
 
 
 def test_nmi_ignores_negative_labels():
@@ -198,33 +183,18 @@ def test_nmi_is_independent_of_scale(exponent):
     assert nmi(np.ldexp(points, exponent), labels) == nmi(points, labels)
 
 
-def test_adjusted_mutual_information():
-    """Compared with the enumeration of all assignments, and with scikit-learn."""
-    from sklearn.metrics import adjusted_mutual_info_score
-
-    rng = np.random.default_rng(0)
-    for classes, clusters in (
-        ((0, 0, 1, 1, 1, 2), (0, 1, 1, 2, 2, 2)),
-        ((3, 3, 3, 5), (1, 1, 0, 0)),
+@pytest.mark.parametrize(
+    ("clusters", "expected"),
+    [((0, 1, 1, 2, 2, 2), -0.015175191045713), ((0, 0, 1, 1, 2, 2), 0.502360702720267)],
+)
+def test_adjusted_mutual_information(clusters, expected):
+    """As by the enumeration of all assignments; rows with a negative label take no part."""
+    for classes, parts in (
+        ((0, 0, 1, 1, 1, 2), clusters),
+        ((0, 0, 1, 1, 1, 2, -1), (*clusters, 7)),
     ):
-        both = np.array(classes), np.array(clusters)
-        expected = oracle.adjusted_mutual_information(*both)
-        assert metrics.adjusted_mutual_information(*both) == pytest.approx(expected, abs=1e-12)
-    for size, parts in ((50, 3), (300, 40), (2000, 500), (5000, 2)):
-        classes = rng.integers(0, parts, size)
-        clusters = np.where(rng.random(size) < 0.5, classes, rng.integers(0, 2 * parts, size))
-        expected = adjusted_mutual_info_score(classes, clusters)
-        assert metrics.adjusted_mutual_information(classes, clusters) == pytest.approx(
-            expected, abs=1e-9
-        )
-        names = np.where(rng.random(size) < 0.2, -1, classes)  # negative labels are ignored
-        expected = adjusted_mutual_info_score(names[names >= 0], clusters[names >= 0])
-        assert metrics.adjusted_mutual_information(names, clusters) == pytest.approx(
-            expected, abs=1e-9
-        )
-    for same in (np.zeros(4, int), np.arange(4), classes):
-        assert metrics.adjusted_mutual_information(same, same) == 1.0
-    assert metrics.adjusted_mutual_information(np.zeros(4, int), np.arange(4)) == 0.0
+        actual = metrics.adjusted_mutual_information(np.array(classes), np.array(parts))
+        assert actual == pytest.approx(expected, abs=1e-12)
 
 
 def test_collapsed_embeddings_score_zero():

@@ -125,12 +125,8 @@ def test_row_on_disk_that_is_not_finite_is_refused(to_disk):
 
 def test_threshold_between_adjacent_floats_is_the_lower():
     lower = np.nextafter(1.0, 2.0)  # the midpoint rounds up
-    assert (
-        pairwise_distances.Curve(
-            np.array([lower, np.nextafter(lower, 2.0)]), *[np.ones(2)] * 2
-        ).threshold(0)
-        == lower
-    )
+    both = np.array([lower, np.nextafter(lower, 2.0)])
+    assert pairwise_distances.Curve(both, np.ones(2), np.ones(2)).threshold(0) == lower
 
 
 def test_interval_contains_the_population_threshold():
@@ -163,10 +159,8 @@ def test_open_set_equals_the_oracle(whole):
     nobody = np.ones((40, 30), bool)
     nobody[1:] = False
     measured = open_set(x, np.maximum(y, 8), gallery, np.full(30, 8), far=(0.0,), ignore=nobody)
-    assert (measured["known"], measured["unknown"]) == (39, 1)
-    assert (
-        measured["DIR@FAR=0"] == measured["R@1"] == 1.0
-    )  # a query whose whole gallery is ignored counts as rejected
+    assert (measured["known"], measured["unknown"]) == (39, 1)  # all is ignored: rejected
+    assert measured["DIR@FAR=0"] == measured["R@1"] == 1.0
 
 
 def test_rejection_threshold_keeps_the_false_accept_rate():

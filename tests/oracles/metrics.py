@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -158,23 +157,6 @@ def nmi(classes: Array, clusters: Array) -> float:
     return 2 * information / (entropy(classes) + entropy(clusters))
 
 
-def adjusted_mutual_information(classes: Array, clusters: Array) -> float:
-    """Return the adjusted mutual information; the expectation enumerates all assignments of clusters to rows."""
-    size = len(classes)
-
-    def entropy(*partitions: Array) -> float:
-        counts = Counter(zip(*(some.tolist() for some in partitions), strict=True))
-        return -sum(n / size * math.log(n / size) for n in counts.values())
-
-    def information(dealt: Array) -> float:
-        return entropy(classes) + entropy(dealt) - entropy(classes, dealt)
-
-    every = [information(np.array(dealt)) for dealt in itertools.permutations(clusters.tolist())]
-    by_chance = sum(every) / len(every)
-    best = (entropy(classes) + entropy(clusters)) / 2
-    return (information(clusters) - by_chance) / (best - by_chance)
-
-
 def labelled_pairs(
     queries: Array,
     labels: Array,
@@ -271,14 +253,10 @@ def open_set(
     return scores | {"known": len(known), "unknown": len(unknown)}
 
 
-def reranked(
-    queries: Array, gallery: Array, k1: int, k2: int, weight: float, released: bool = False
-) -> Array:
-    """Return k-reciprocal distances by sets, row by row (Zhong et al., eq. 1 to 12, or their program)."""
+def reranked(queries: Array, gallery: Array, k1: int, k2: int, weight: float) -> Array:
+    """Return k-reciprocal distances by sets, row by row (Zhong et al., eq. 1 to 12)."""
     every = np.concatenate([queries, gallery]).astype(np.float64)
     apart = np.sqrt(((every[:, None] - every[None]) ** 2).sum(-1))
-    if released:
-        apart = apart**2 / (apart**2).max(axis=1, keepdims=True)
     order = [
         [i, *sorted(set(range(len(every))) - {i}, key=lambda j, i=i: (apart[i, j], j))]
         for i in range(len(every))
@@ -293,13 +271,10 @@ def reranked(
         wide = set(own)
         for q in own:
             half = mutual(q, round(k1 / 2))
-            share = len(own & half) / len(half)
-            if share > 2 / 3 + 1e-9 or (not released and share >= 2 / 3 - 1e-9):
+            if 3 * len(own & half) >= 2 * len(half):
                 wide |= half
         for g in wide:
             encoded[p, g] = math.exp(-apart[p, g])
-        if released:
-            encoded[p] /= encoded[p].sum()
     encoded = np.array([np.mean([encoded[q] for q in near[:k2]], axis=0) for near in order])
     final = np.zeros((len(queries), len(gallery)))
     for i in range(len(queries)):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdml.training import Best, SkipNonfinite, TensorBoard, load, pretrained
+from jdml.training import Best, SkipNonfinite, load, pretrained
 
 
 def train(toy, **settings):
