@@ -22,7 +22,7 @@ from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
-from jdml.runs.identity import differences
+from jdml.runs.identity import differences, explain
 from jdml.training.optimizer_wrappers import LossScaleState, passing_loss
 
 _log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ def check_same_arrays(begin: str, before: Tree, after: Tree, *, types: bool = Tr
 
     changed = differences(by_path(before), by_path(after))
     if changed:
-        raise ValueError(f"{begin} of the same shapes: {changed[0]}")
+        raise ValueError(f"{begin} of the same shapes: {explain(changed)[0]}")
 
 
 def _warn_other_settings(model: AnyModel, pretrained: Any) -> None:
