@@ -121,13 +121,13 @@ def from_torch(
     labels: Any = None,
     transform: Crops | None = None,
 ) -> Dataset:
-    """Convert a data set of PyTorch; of a ``DataLoader`` pass its ``dataset``.
+    """Convert a data set of PyTorch, or one epoch of a ``DataLoader``.
 
     Tensors ``[C, H, W]`` become arrays ``[N, H, W, C]``; those of which only the last axis has 1, 3 or 4 channels are
     not transposed. Pillow's images become arrays if they are small and of one size; else they are read when drawn.
 
     Args:
-        dataset: of pairs ``(image, label)``, or of dictionaries. A stream is read once, and must fit into memory.
+        dataset: of pairs ``(image, label)``, or of dictionaries; or a ``DataLoader`` of such.
         image: the image's place in a row. None: the first of a pair, ``"image"`` of a dictionary.
         label: the label's place in a row. None: the second of a pair, ``"label"`` of a dictionary.
         labels: all labels ``[N]`` in the order of the rows, such as ``dataset.targets``. None: every row is read once.
@@ -138,7 +138,7 @@ def from_torch(
 
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
-        ValueError: a row without an image or a label, by its number; ``labels`` for a stream.
+        ValueError: a row without an image or a label, by its number; ``labels`` for a loader or a stream.
 
     Implementation notes:
         One row is read at a time, as a data set may keep a file open; each process of ``ImageBatches`` has a copy.

@@ -90,10 +90,10 @@ class RowImages:
     def _label(self, row: Any, number: int) -> Any:
         if self.row_labels is not None:
             return self.row_labels[number]
-        return as_label(self._part(row, 1, number), f"{self}[{number}]")
+        return as_label(self.part(row, 1, number), f"{self}[{number}]")
 
     def _image(self, row: Any, number: int) -> Any:
-        value = self._part(row, 0, number)
+        value = self.part(row, 0, number)
         if isinstance(value, Mapping) and "bytes" in value:  # Hugging Face's struct of an image
             value = value["bytes"] if value["bytes"] is not None else value.get("path")
         if isinstance(value, str | Path):
@@ -110,7 +110,8 @@ class RowImages:
             return image if last else np.moveaxis(image, 0, -1)
         return image[..., None] if image.ndim == 2 and image.dtype == np.uint8 else image
 
-    def _part(self, row: Any, part: int, number: int) -> Any:
+    def part(self, row: Any, part: int, number: int) -> Any:
+        """Return the image (0) or the label (1) of a row."""
         key = self.keys[part]
         if key is None:
             key = (IMAGE, LABEL)[part] if isinstance(row, Mapping) else part
@@ -153,12 +154,20 @@ def number_rows(
     labels: Any = None,
     of_torch: bool = False,
 ) -> RowImages:
-    """Number the rows of any source; an iterator is read once."""
+    """Number the rows of any source, of a ``DataLoader`` those of its batches; an iterator is read once."""
     name = name or type(rows).__name__.lower()
-    is_stream = any(base.__name__ == "IterableDataset" for base in type(rows).__mro__)
+    is_loader = hasattr(rows, "batch_sampler") and hasattr(rows, "collate_fn")
+    is_stream = is_loader or any(base.__name__ == "IterableDataset" for base in type(rows).__mro__)
     is_stream = is_stream or not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__"))
     if hasattr(rows, "iloc") and hasattr(rows, "columns"):  # a table of pandas
         rows = rows.to_dict("records")
+    elif is_loader:
+        batch_of, pairs = RowImages([None], image, label, name), list[tuple[Any, Any]]()
+        for batch in rows:
+            images, classes = batch_of.part(batch, 0, 0), batch_of.part(batch, 1, 0)
+            is_batch = np.ndim(classes) > 0
+            pairs += zip(images, classes, strict=True) if is_batch else [(images, classes)]
+        rows, image, label = pairs, None, None
     elif is_stream:
         rows = list(rows)
     if labels is not None:

@@ -106,8 +106,11 @@ def test_pytorch_tensors_become_one_array(torch):
             return ({"pixels": tensors[n], "kind": NAMES[LABELS[n]]} for n in range(12))
 
     check_same(from_torch(Stream(), "pixels", "kind"), names=NAMES)
-    with pytest.raises(ValueError, match=r"stream\[0\] .*'birds'.* 'pixels', 'kind'"):
-        from_torch(Stream(), "birds", "kind")
+    check_same(from_torch(torch.utils.data.DataLoader(torch_data(torch, tensors), 5)))
+    loader = torch.utils.data.DataLoader(Stream(), 5)
+    check_same(from_torch(loader, "pixels", "kind"), names=NAMES)
+    with pytest.raises(ValueError, match=r"loader\[0\] .*'birds'.* 'pixels', 'kind'"):
+        from_torch(loader, "birds", "kind")
     features = torch.arange(12.0).reshape(4, 3)
     for tensor in (features.clone().requires_grad_(), features.bfloat16()):
         data = Dataset("tensors", tensor, torch.arange(4))

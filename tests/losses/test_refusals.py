@@ -129,7 +129,6 @@ OF_ANOTHER_TYPE: dict[str, dict[str, Any]] = {
     "triplet_loss": {"squared": 1, "margin": jnp.array(True), "anchor_block": 2.0},
     "recall_at_k_loss": {"k": 1.5},
     "proxy_anchor_loss": {"class_block": 2.0},
-    "circle_loss": {"anchor_block": "all"},
     "potential_field_loss": {"tile": "auto"},
 }
 
@@ -141,6 +140,8 @@ def test_wrong_settings_are_refused(error: type[Exception]) -> None:
             name, [({argument: value}, error, argument) for argument, value in changes.items()]
         )
     if error is ValueError:
+        assert_refused("triplet_loss", [({"anchor_block": "all"}, error, "anchor_block")])
+        assert_refused("proxy_anchor_loss", [({"class_block": "all"}, error, "class_block")])
         assert_refused("subcenter_arcface_loss", [({"margin": np.ones(3)}, error, "margin")])
 
 
@@ -248,7 +249,7 @@ CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: jdml.both_ways("triplet"), TypeError, "loss_fn"),
     (lambda: nested(None, (2,)), TypeError, "loss_fn"),
     (lambda: nested(triplet, (2, 8))(Q, Y), ValueError, "dims"),
-    (lambda: nested(triplet, ()), TypeError, "dims"),
+    (lambda: nested(triplet, ()), ValueError, "dims"),
     (lambda: nested(triplet, 4), TypeError, "dims"),
     (lambda: nested(triplet, (2, 3), weights=(1.0,)), ValueError, "weights"),
     (lambda: nested(triplet, (2, 3), weights=(1.0, np.nan)), ValueError, r"weights\[1\] must"),

@@ -26,7 +26,9 @@ class Constraint:
         """Raise a TypeError or a ValueError where the value does not meet the condition."""
         if value is None and self.or_none:
             return
-        if self.several and isinstance(value, list | tuple) and value:
+        if self.several and isinstance(value, list | tuple):
+            if not value:
+                raise ValueError(f"{name} must hold at least one number {self.expected}, got none")
             for each in value:
                 dataclasses.replace(self, several=False)(name, each)
             return
@@ -76,8 +78,10 @@ Rerank = Literal["augment", "expand", "none", "reciprocal"]
 
 def block(name: str, value: Any) -> None:
     """Refuse what is no size of a block: an integer, ``"auto"`` or None."""
-    if not (isinstance(value, str) and value == "auto"):
+    if not isinstance(value, str):
         _block_size(name, value)
+    elif value != "auto":
+        raise ValueError(f"{name} must be {_block_size.expected}, got {value!r}")
 
 
 _block_size = dataclasses.replace(count, expected='>= 1, "auto" or None', or_none=True)
