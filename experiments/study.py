@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 
 from experiments import smoke
-from jdml.report import mean_std
+from jdml.report import holm_correction, markdown_table, mean_std, paired_difference
 from jdml.runs.run_files import read_results
 from jdml.studies.runner import over_seeds, run_jobs
 from jdml.training import FitResult, disable_malloc_trim
@@ -209,3 +209,34 @@ def present(names: Iterable[str], results: Results, setting: str) -> list[str]:
     """Return the names for a setting that some run has."""
     there = {result["job"].get(setting) for result in results.values()}
     return [name for name in names if name in there]
+
+
+def paired_table(
+    title: str,
+    tests: Mapping[str, tuple[str, str]],
+    values: Mapping[str, Mapping[str, Mapping[Any, float]]],
+    *,
+    planned: int | None = None,
+) -> str:
+    """Return the differences of two settings of each test, by column; of the first test also p-values by Holm.
+
+    ``values`` are scores by column, setting and seed; ``planned`` is the number of columns that were planned.
+    """
+    tested = {
+        name: {
+            column: paired_difference(runs.get(one, {}), runs.get(other, {}))
+            for column, runs in values.items()
+        }
+        for name, (one, other) in tests.items()
+    }
+    rows = [
+        [f"{name}: {' − '.join(tests[name])}", *map(str, results.values())]
+        for name, results in tested.items()
+    ]
+    table = markdown_table([title, *values], rows)
+    if planned is None:
+        return table
+    first, results = next(iter(tested.items()))
+    p = holm_correction({column: each.p for column, each in results.items()}, tests=planned)
+    words = ", ".join(f"{column} {value:.2g}" for column, value in p.items()) or "no runs yet"
+    return f"{table}\n{first}, p with Holm's correction over {planned} tests: {words}.\n"

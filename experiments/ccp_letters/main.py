@@ -11,13 +11,22 @@ import numpy as np
 import jdml
 from experiments.letters import protocol
 from experiments.smoke import NETWORK, small
-from experiments.study import RecordOptions, best_of, cell, present, read_toml, record_study, start
+from experiments.study import (
+    RecordOptions,
+    best_of,
+    cell,
+    paired_table,
+    present,
+    read_toml,
+    record_study,
+    start,
+)
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.report import markdown_table, paired_table
+from jdml.report import markdown_table
 from jdml.studies.runner import by_seed
 from jdml.training import RunConfig, train_recipe
 from jdml.training.alternation import make_callback

@@ -13,10 +13,19 @@ import jdml
 from experiments.nir import main as regularized
 from experiments.potential_fields.main import load
 from experiments.smoke import small
-from experiments.study import RecordOptions, cell, curve, present, read_toml, record_study, start
+from experiments.study import (
+    RecordOptions,
+    cell,
+    curve,
+    paired_table,
+    present,
+    read_toml,
+    record_study,
+    start,
+)
 from jdml import optim
 from jdml.recipes import Recipe
-from jdml.report import markdown_table, paired_table
+from jdml.report import markdown_table
 from jdml.studies.runner import by_seed
 from jdml.training import Evaluation, train_recipe
 

@@ -21,7 +21,6 @@ from jdml.report.tables import (
     markdown_table,
     mean_std,
     paired_difference,
-    paired_table,
 )
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "markdown_table",
     "mean_std",
     "paired_difference",
-    "paired_table",
     "read_runs",
     "scatter_grid",
     "summary_sentences",

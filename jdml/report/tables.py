@@ -148,57 +148,6 @@ def holm_correction(values: Mapping[Any, float], tests: int | None = None) -> di
     return corrected
 
 
-def paired_table(
-    title: str,
-    tests: Mapping[str, tuple[str, str]],
-    values: Mapping[str, Mapping[str, Mapping[Any, float]]],
-    *,
-    planned: int | None = None,
-) -> str:
-    """Lay out paired differences of several settings in Markdown, and the p-values of the first one by Holm.
-
-    Args:
-        title: of the first column.
-        tests: two settings by the test's name, the second one subtracted from the first.
-        values: of each column, such as a loss, the scores of each setting, by seed.
-        planned: the number of columns for which the first test's p-values are corrected. None: no p-values.
-
-    Returns:
-        The table (:func:`paired_difference` in every cell), which ends in a line break; with ``planned`` also a line
-        with corrected p-values (:func:`holm_correction`).
-
-    Raises:
-        ValueError: fewer columns planned than there are.
-
-    Example:
-        >>> seeds = {"new": {0: 0.52, 1: 0.55, 2: 0.5}, "old": {0: 0.5, 1: 0.5, 2: 0.49}}
-        >>> print(paired_table("points", {"gain": ("new", "old")}, {"triplet": seeds}, planned=2), end="")
-        | points          | triplet                              |
-        | --------------- | ------------------------------------ |
-        | gain: new − old | +2.67 [-2.5, +7.84], p = 0.16, n = 3 |
-        <BLANKLINE>
-        gain, p with Holm's correction over 2 tests: triplet 0.31.
-    """
-    tested = {
-        name: {
-            column: paired_difference(runs.get(one, {}), runs.get(other, {}))
-            for column, runs in values.items()
-        }
-        for name, (one, other) in tests.items()
-    }
-    rows = [
-        [f"{name}: {' − '.join(tests[name])}", *map(str, results.values())]
-        for name, results in tested.items()
-    ]
-    table = markdown_table([title, *values], rows)
-    if planned is None:
-        return table
-    first, results = next(iter(tested.items()))
-    p = holm_correction({column: each.p for column, each in results.items()}, tests=planned)
-    words = ", ".join(f"{column} {value:.2g}" for column, value in p.items()) or "no runs yet"
-    return f"{table}\n{first}, p with Holm's correction over {planned} tests: {words}.\n"
-
-
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay out a Markdown table.
 

@@ -21,8 +21,7 @@ from jdml.data import Dataset, load
 from jdml.ops.checks import count
 from jdml.recipes import LossConfig, Recipe
 from jdml.report.compare import compare_runs, summary_sentences
-from jdml.report.embedding_stats import project, unit
-from jdml.report.figures import scatter_grid
+from jdml.report.embedding_stats import unit
 from jdml.report.page import html_report
 from jdml.report.runs import Run
 from jdml.report.tables import markdown_table, mean_std
@@ -59,18 +58,16 @@ class Demo:
     """
 
     out: Path = Path("runs/demo")
-    """Folder for the figure (demo.png), the page (report.html) and the scores (results.jsonl)."""
+    """Folder for the page (report.html) and the scores (results.jsonl)."""
     steps: Annotated[int, count] = 400
     """Training steps of each method."""
     seeds: Annotated[int, count] = 3
     """Runs of each method; the table shows their mean and standard deviation."""
 
     def execute(self) -> None:
-        """Train the four methods, print the table, write the figure, the page and the numbers."""
+        """Train the four methods, print the table, write the page and the numbers."""
         check_local("out", self.out)
-        figure, page, results = (
-            self.out / name for name in ("demo.png", "report.html", "results.jsonl")
-        )
+        page, results = self.out / "report.html", self.out / "results.jsonl"
         others = {name.rpartition("-")[0] for name in read_results(results)} - methods().keys()
         if others or (self.out / CONFIG).exists():
             raise ValueError(f"--out {self.out} holds another run: choose another folder")
@@ -88,14 +85,13 @@ class Demo:
             for run in runs
         }
         write_results(results, records)
-        draw(runs, figure)
         title = "Even and odd were learned: which methods still tell the digits apart?"
         html_report(runs, page, title=title, metrics=COLUMNS)
         print("R@1 and MAP@R in %, by digit, of models trained on even/odd:")
         print("seen: other images of the digits 0–5; unseen: the digits 6–9\n")
         print(markdown_table(*table(runs)))
         print(*summary_sentences(compare_runs(runs, metrics=["MAP@R"])), sep="\n")
-        print(f"figure: {figure}\nreport: {page}")
+        print(f"report: {page}")
 
 
 def methods() -> dict[str, Recipe]:
@@ -137,24 +133,6 @@ def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         for row in compare_runs(runs).rows
     ]
     return ["method", *COLUMNS], rows
-
-
-def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Draw the figure: a column per method; above the digits 0–5, below 6–9."""
-    shown = [run for run in runs if run.embeddings is not None]
-    panels = []
-    for trained in (True, False):
-        for run in shown:
-            rows = is_trained(run.data) == trained
-            name = run.settings["method"] if trained else ""
-            panels.append((name, project(run.embeddings[rows])[0], run.data.labels[rows]))
-    return scatter_grid(
-        panels,
-        path,
-        columns=len(shown),
-        row_titles=("digits 0–5, unseen images", "digits 6–9, never seen"),
-        title="Trained on the labels even and odd; coloured by digit (two principal components)",
-    )
 
 
 def _train(name: str, recipe: Recipe, data: Dataset, scored: Dataset, steps: int, seed: int) -> Run:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jdml.report import holm_correction, mean_std, paired_difference, paired_table
+from jdml.report import holm_correction, mean_std, paired_difference
 
 ONE, OTHER = {0: 0.5, 1: 0.62, 2: 0.41, 7: 0.9}, {2: 0.4, 1: 0.55, 0: 0.5, 3: 0.1}
 
@@ -44,10 +44,3 @@ def test_holm_correction():
     )
     assert holm_correction({}) == {}
     assert holm_correction({"a": 0.25, 1: 0.25}) == {"a": 0.5, 1: 0.5}
-
-
-def test_paired_tests_without_runs():
-    nothing = {"triplet": {"new": {0: 0.5}}}
-    table = paired_table("points", {"gain": ("new", "old")}, nothing)
-    assert "| – " in table
-    assert paired_table("points", {"gain": ("new", "old")}, nothing, planned=1).startswith(table)
