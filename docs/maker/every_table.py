@@ -122,7 +122,7 @@ def page() -> str:
         "Every table, figure, numbered equation, proposition and claim of the five papers, with the test or command that reproduces "
         "it, what that needs, and the result here. Results are read from kept runs: mean ± sample standard deviation over seeds, "
         f"in percent unless stated. The papers have: {listed}.\n",
-        f"In commands, … stands for `{SHORT}`; `--dataset folder --data-dir photos --steps 2` instead tries the path on any photographs. Run a test with "
+        f"In commands, … stands for `{SHORT}`; `--dry-run` instead tries the whole path on images of noise. Run a test with "
         "`python -m pytest FILE -k NAME`. § marks what a paper prints without a number.\n",
         *(line for paper in read.values() for line in of_paper(paper)),
     ]

@@ -1,8 +1,11 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row next to ours."""
 
+import contextlib
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -64,6 +67,8 @@ class TaskOptions:
         ImageBatches, "worker_kind"
     )
     """Whether threads or processes decode images."""
+    dry_run: bool = False
+    """Test the command with a few steps on images of noise."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +131,12 @@ class Benchmark:
         return Recipe(**{name: with_typed(part, getattr(self, name)) for name, part in parts})
 
     def run_recipe(self) -> Recipe:
-        """Return the recipe with the protocol's evaluations."""
+        """Return the recipe with the protocol's evaluations, or with the few steps of a dry run."""
         task, recipe = self.task, self.recipe()
+        if task.dry_run:
+            rows = {"classes": 2, "samples_per_class": 4} if recipe.batch.classes else {"size": 8}
+            steps = self.batch.get("steps", 2)
+            return recipe.replace(batch={**rows, "steps": steps}, evaluation={"every": 2})
         every = EVERY.get(task.dataset, 25)
         if "every" not in self.evaluation:
             recipe = recipe.replace(evaluation={"every": every})
@@ -138,7 +147,7 @@ class Benchmark:
     def paper_rows(self) -> list[PaperRow]:
         """Return the papers' rows of such a run."""
         task = self.task
-        if task.validation:
+        if task.validation or task.dry_run:
             return []
         dino = task.backbone == "vit_s16" and self.weights.normalization == "vit_s16_dino"
         return find_paper_rows(
@@ -160,14 +169,18 @@ class Benchmark:
         self.devices.join()
         self.check()
         task, out = self.task, self.run.out
-        train, test, mismatches = self._read()
-        runs = [run._measure(train, test) for run in self._by_seed()]
+        given = contextlib.nullcontext(self.data.data_dir)
+        with noise_folder() if task.dry_run else given as folder:
+            train, test, mismatches = self._read(folder)
+            runs = [run._measure(train, test) for run in self._by_seed()]
         if not is_main_process():
             return
         seeds = "" if task.seeds == 1 else f", {task.seeds} seeds"
         title = f"{task.dataset}, {task.protocol}: {task.method}, {task.backbone}{seeds}"
         if task.validation:
             title = f"{title} (held-out training images)"
+        if task.dry_run:
+            title = f"{title} (dry run on noise)"
         quarter = task.method == "ccp" and task.protocol == "conventional"
         differs = [
             *mismatches,
@@ -183,7 +196,8 @@ class Benchmark:
         for name, values in (row for each in paper for row in each.rows.items()):
             table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
         print_table(title, ["%", *names], table)  # in percent
-        print(*footnotes(paper, task.method, task.protocol, differs), sep="\n")
+        if not task.dry_run:
+            print(*footnotes(paper, task.method, task.protocol, differs), sep="\n")
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             mean = {
@@ -202,11 +216,12 @@ class Benchmark:
                 out = out / f"seed{seed}"
             yield replace(self, run=replace(self.run, seed=seed, out=out))
 
-    def _read(self) -> tuple[Dataset, Retrieval, tuple[str, ...]]:
+    def _read(self, folder: Path | None) -> tuple[Dataset, Retrieval, tuple[str, ...]]:
         """Read training images, queries and gallery, and name the counts that differ from the published ones."""
-        name = self.task.dataset
+        name = "folder" if self.task.dry_run else self.task.dataset
         crops: Any = "conventional" if self.task.protocol == "conventional" else "mlrc"
-        images = DataOptions(**vars(self.data), data=name, augmentation=crops)
+        own = replace(self.data, data_dir=folder)
+        images = DataOptions(**vars(own), data=name, augmentation=crops)
         parts, notes, _ = read_files(images, self.run.seed)
         mismatches = count_mismatches(name, parts)
         for line in (*notes, *mismatches):
@@ -254,3 +269,18 @@ class Benchmark:
         return run_protocol(
             task.protocol, recipe, data, test, run, train=train_fold, seed=self.run.seed
         )
+
+
+@contextlib.contextmanager
+def noise_folder() -> Iterator[Path]:
+    """Make a temporary folder of classes of noise, each of another brightness."""
+    random = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(16):
+            part, images = ("train", 12) if number < 8 else ("test", 2)
+            place = Path(folder) / part / f"class{number:02}"
+            place.mkdir(parents=True)
+            for image in range(images):
+                pixels = random.integers(8 * number, 256, (64, 64, 3), np.uint8)
+                (place / f"{image}.ppm").write_bytes(b"P6 64 64 255\n" + pixels.tobytes())
+        yield Path(folder)

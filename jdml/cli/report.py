@@ -101,33 +101,46 @@ class Compare:
     """Level of the intervals, 0 to 1."""
     csv: Path | None = None
     """Also write all metrics, as plain numbers, into this .csv file; - prints them instead of the table."""
+    markdown: Path | None = None
+    """Also write the table as Markdown into this .md file; - prints it instead of the table."""
 
     def execute(self) -> None:
         """Read the runs, compare them, print or write the table."""
-        if self.csv not in (None, Path("-")):
-            check_file("--csv", self.csv, (".csv",))
+        for option, file, ending in (("csv", self.csv, "csv"), ("markdown", self.markdown, "md")):
+            if file is not None and file != Path("-"):
+                check_file(f"--{option}", file, (f".{ending}",))
         comparison = report.compare_runs(
             report.read_runs(*self.run),
             metrics=self.metric,
             baseline=self.baseline,
             confidence=self.confidence,
         )
-        print_comparison(comparison, self.csv)
+        print_comparison(comparison, self.csv, self.markdown)
 
 
-def print_comparison(comparison: Any, file: Path | None = None) -> None:
-    """Print a comparison, and write all metrics into a .csv file."""
-    if file is not None:
+def print_comparison(
+    comparison: Any, csv_file: Path | None = None, markdown: Path | None = None
+) -> None:
+    """Print a comparison, and write all metrics into a .csv file, its table into a .md file."""
+    columns, rows = report.comparison_table(comparison)
+    texts: dict[Path, str] = {}
+    if csv_file is not None:
         records, text = report.comparison_records(comparison), io.StringIO()
         writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
-        if file == Path("-"):
-            print(text.getvalue(), end="")
-            return
-        write_text(file, text.getvalue())
-    print_table(None, *report.comparison_table(comparison), width=WIDTH)
+        texts[csv_file] = text.getvalue()
+    if markdown is not None:
+        cells = [[cell.replace("|", "\\|") for cell in row] for row in (columns, *rows)]
+        texts[markdown] = report.markdown_table(cells[0], cells[1:])
+    printed = texts.pop(Path("-"), None)
+    for file, written in texts.items():
+        write_text(file, written)
+    if printed is not None:
+        print(printed, end="")
+        return
+    print_table(None, columns, rows, width=WIDTH)
     for line in report.summary_sentences(comparison):
         print(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False))
-    if file is not None:
+    for file in texts:
         print(f"written: {file}")

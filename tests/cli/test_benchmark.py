@@ -1,4 +1,4 @@
-"""`jdml benchmark`: methods under their protocols, real files, bad files, the paper's row."""
+"""`jdml benchmark`: dry runs of methods under their protocols, real files, bad files, the paper's row."""
 
 import json
 import shutil
@@ -46,20 +46,23 @@ def benchmark(jdml_main, photos):
 @pytest.mark.parametrize(
     ("method", "protocol"),
     [
-        ("ccp --pooling max --method-setting pool_size=8", "ablation"),
-        # Four models.
-        pytest.param("ccp --method-setting pool_size=8", "mlrc", marks=pytest.mark.slow),
+        ("ccp --pooling max", "ablation"),
+        # Four models, and a flow.
+        pytest.param("ccp --dataset cars", "mlrc", marks=pytest.mark.slow),
+        pytest.param("nir --dataset sop", "conventional", marks=pytest.mark.slow),
     ],
 )
-def test_protocols(method, protocol, benchmark, tmp_path):
-    words = f"{FEW} --method {method} --protocol {protocol} --out {tmp_path}"
+def test_dry_run(method, protocol, benchmark, tmp_path):
+    words = f"--dry-run --method {method} --protocol {protocol} --out {tmp_path}"
     code, out, err = benchmark(words)
     assert (code, err) == (0, "")
+    assert "(dry run on noise)" in out
+    assert benchmark(words) == (0, out, "")  # in another folder of noise
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     rows = ["separated", "concatenated", "std"] if protocol == "mlrc" else ["ours"]
     assert set(metrics) == {"options", *rows}
     assert 0 < metrics[rows[0]]["R@1"] <= 1
-    assert metrics[rows[0]]["queries"] == 64
+    assert metrics[rows[0]]["queries"] == 16
     assert f"{100 * metrics[rows[0]]['R@1']:.1f}" in out
 
 

@@ -124,7 +124,7 @@ SMALL = {
     "embed": "--quiet",
     "search": "--quiet",
     "sweep": "--steps 2 --dim 4 --quiet",
-    "benchmark": "--dataset folder --data-dir photos --batch-size 8 --image-size 16 --dim 4 --steps 1 --quiet",
+    "benchmark": "--image-size 16 --dim 4 --steps 1 --workers 1 --quiet",
     "data check": "--quiet",
     "data get": "--data-dir sets",
 }

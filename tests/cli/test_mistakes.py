@@ -94,6 +94,7 @@ DATA = [
     ("report . --out r.pdf", "--out", ".html"),
     ("compare", "RUN"),
     ("compare . --csv r.txt", "--csv", ".csv"),
+    ("compare . --markdown r.csv", "--markdown", ".md"),
     ("sweep --set lr=1", "--out"),
     ("train --out s3://bucket/run", "--out", "s3:/bucket/run"),
 ]

@@ -235,7 +235,7 @@ COMMANDS: dict[str, dict[str, list[str]]] = {
         "quiet": [],
     },
     "compare r.jsonl": {
-        "metric": NAMES, "baseline": ["a", "b", "c"], "confidence": NUMBERS, "csv": OUTPUTS,
+        "metric": NAMES, "baseline": ["a", "b", "c"], "confidence": NUMBERS, "csv": OUTPUTS, "markdown": OUTPUTS,
     },
     "report e.npz": {
         "out": OUTPUTS, "labels": NAMES, "most": NUMBERS, "thumbnails": NUMBERS, "looked": NUMBERS,
@@ -268,7 +268,7 @@ RIGHT: dict[str, dict[str, list[str]]] = {
         "gallery": ["photos"], "k": ["1", "9"], "max-distance": ["1", "2.5"], "json": ["new.json"], "quiet": [],
     },
     "compare r.jsonl": {
-        "metric": ["R@1"], "baseline": ["a", "b"], "csv": ["new.csv"],
+        "metric": ["R@1"], "baseline": ["a", "b"], "csv": ["new.csv"], "markdown": ["new.md"],
     },
     "report e.npz": {
         "out": ["new.html"], "labels": ["class"], "most": ["9"], "title": ["<b>", "é"], "map": ["pca"],

@@ -188,8 +188,8 @@ def test_compare_prints_and_writes(tmp_path, capsys):
         scores = {"step": 1, "R@1": run.metrics["R@1"]}
         write_run(tmp_path / "runs" / run.name, config, scores)
     place, table = str(tmp_path / "runs"), str(tmp_path / "c.csv")
-    assert main(["compare", place, "--csv", table]) == 0
-    assert re.search(r"\bb +3 +58.3 ± 10.4 +\+8.3 \[\+1.2, \+15.5\]", capsys.readouterr().out)
+    assert main(["compare", place, "--csv", table, "--markdown", "-"]) == 0
+    assert "| b   | 3    | 58.3 ± 10.4 | +8.3 [+1.2, +15.5] |" in capsys.readouterr().out
     records = list(csv.DictReader(io.StringIO((tmp_path / "c.csv").read_text())))
     assert [record["run"] for record in records] == ["a", "b"]
     assert float(records[1]["R@1 difference"]) == pytest.approx(0.25 / 3)
