@@ -64,14 +64,13 @@ class ImageFiles:
     """Image files that behave like a read-only array, uint8 ``[N, H, W, 3]``, decoded when indexed.
 
     ``images[3]``, ``images[10:20]``, ``images[[4, 2]]`` and ``images[mask]`` are NumPy arrays: the images of these
-    rows as in evaluation, decoded by a few threads. ``select`` takes rows without decoding.
+    rows as in evaluation, decoded by a thread on each core. ``select`` takes rows without decoding.
 
     Args:
         files: paths, or other objects with ``read_bytes()``.
         transform: ``(image, random=None) -> uint8 [H, W, 3]`` with an attribute ``size``, the height and
             width (see ``mlrc`` and ``conventional``). It draws from the ``np.random.Generator`` that it is called
             with, a new one for each image; None in evaluation.
-        threads: decoding threads; by default one for each core.
 
     Raises:
         ValueError: the transform holds a random generator of its own, which worker processes would repeat.
@@ -95,18 +94,11 @@ class ImageFiles:
     dtype = np.dtype(np.uint8)
     ndim = 4
 
-    def __init__(
-        self,
-        files: Iterable[Readable],
-        transform: Crops | None = None,
-        *,
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, files: Iterable[Readable], transform: Crops | None = None) -> None:
         """See the class."""
         listed = (Path(file) if isinstance(file, str) else file for file in files)
         self.files = np.fromiter(listed, object)
         self.transform = conventional() if transform is None else transform
-        self.threads = threads
         for name, value in getattr(self.transform, "__dict__", {}).items():
             if isinstance(value, np.random.Generator):
                 raise ValueError(
@@ -157,9 +149,7 @@ class ImageFiles:
 
     def _read_all(self, rows: np.ndarray, randoms: Sequence[Any]) -> np.ndarray:
         images = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        if not len(rows):
-            return images
-        with ThreadPoolExecutor(min(self.threads or cores(), len(rows))) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             for place, image in enumerate(pool.map(self.read, rows, randoms)):
                 images[place] = image
         return images
@@ -185,16 +175,15 @@ class ImageFiles:
             )
         return pixels
 
-    def problems(self, *, quick: bool = False, progress: bool = False) -> dict[int, str]:
+    def problems(self, *, quick: bool = False) -> dict[int, str]:
         """Return the error of each image that cannot be decoded, by its row.
 
         Args:
             quick: read only the beginning and the end of JPEG, PNG and GIF files, which finds files that are no images
                 or are cut off; rows of tables are not read. Else all images are decoded.
-            progress: show a progress bar.
         """
         read = check_ends if quick else open_image
-        errors = enumerate(self._map(read, lambda image: None, progress))
+        errors = enumerate(self._map(read, lambda image: None))
         return {row: str(error) for row, error in errors if error is not None}
 
     def each(
@@ -209,7 +198,7 @@ class ImageFiles:
         return self._map(open_image, function, progress)
 
     def _map(
-        self, read: Callable[[Readable], Any], function: Callable[[Any], T], progress: bool
+        self, read: Callable[[Readable], Any], function: Callable[[Any], T], progress: bool = False
     ) -> Iterator[T | BadImageError]:
         def call(file: Readable) -> T | BadImageError:
             try:
@@ -221,7 +210,7 @@ class ImageFiles:
 
         with (
             progress_bar(progress, total=len(self), desc="decoding") as bar,
-            ThreadPoolExecutor(self.threads or cores()) as pool,
+            ThreadPoolExecutor(cores()) as pool,
         ):
             for result in pool.map(call, self.files):
                 bar.update()
@@ -229,9 +218,7 @@ class ImageFiles:
 
     def select(self, rows: np.ndarray) -> "ImageFiles":
         """Select some of the files, none of them decoded: indices or a mask."""
-        return ImageFiles(
-            self.files[np.arange(len(self))[rows]], self.transform, threads=self.threads
-        )
+        return ImageFiles(self.files[np.arange(len(self))[rows]], self.transform)
 
 
 @contextmanager

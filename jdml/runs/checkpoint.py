@@ -22,7 +22,6 @@ from jdml.runs.run_files import (
     LOG,
     METRICS,
     MODEL,
-    PREVIOUS_METRICS,
     first_line,
     read_json,
     write_json,
@@ -98,9 +97,7 @@ class RunFolder:
         """Return the newest checkpoint's tree, shaped as the template, and its progress; None without one."""
         checkpoint = None if self.latest is None else self._read_latest(template)
         if self._more_steps is not None and is_main_process():  # and the run can resume
-            metrics = self.path / METRICS
-            if metrics.exists():
-                metrics.replace(self.path / PREVIOUS_METRICS)
+            (self.path / METRICS).unlink(missing_ok=True)  # of the shorter run
             write_json(self.path / CONFIG, self._more_steps)
         return checkpoint
 

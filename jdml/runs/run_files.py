@@ -26,8 +26,6 @@ LAST = "last.safetensors"
 """The last parameters of a run with a monitor."""
 METRICS = "metrics.json"
 RESOURCES = "resources.json"
-PREVIOUS_METRICS = "metrics_before.json"
-"""The scores of a run before it was extended."""
 DESCRIPTION = "jdml"
 """The key of the description, as JSON, in a model file's metadata."""
 PLAIN = operator.methodcaller("item")

@@ -33,6 +33,8 @@ from jdml.training.step import (
     fresh_state,
 )
 
+ROWS, IMAGES = 512, 1024
+"""The most images in a batch that proxies are drawn from, and that a head is fitted to."""
 _log = logging.getLogger("jdml.training")
 
 
@@ -157,7 +159,6 @@ def init_proxies_from_samples(
     *,
     seed: int = 0,
     preprocess: Preprocess = default_preprocess,
-    rows_at_a_time: int = 512,
 ) -> TrainState:
     """Initialize proxies with samples of their class, as the fresh network embeds them.
 
@@ -170,7 +171,6 @@ def init_proxies_from_samples(
         train: the data set that is trained on.
         seed: of the draw of K samples of each class; a class of fewer has some of them twice.
         preprocess: as in training.
-        rows_at_a_time: how many images make a batch of the network, whose batch normalization sees them as in training.
 
     Returns:
         The state with other proxies, of length 1. A run begins with it by
@@ -179,10 +179,10 @@ def init_proxies_from_samples(
     Raises:
         TypeError: no model, a seed that is no integer.
         KeyError: no proxies among the parameters.
-        ValueError: a seed below 0, a class without a sample, a size below 1.
+        ValueError: a seed below 0, a class without a sample.
 
     Implementation notes:
-        If a drawn file is damaged, all files are checked and the draw is repeated among the others.
+        Up to 512 images make a batch of the network, whose batch normalization sees them as in training. If a drawn file is damaged, all files are checked and the draw is repeated among the others.
 
     Example:
         >>> import optax, jdml
@@ -194,7 +194,6 @@ def init_proxies_from_samples(
         >>> init_proxies_from_samples(state, model, digits).params["proxies"].shape
         (2, 3, 2)
     """
-    checks.count("rows_at_a_time", rows_at_a_time)
     checks.uint32("seed", seed)
     network, proxies = as_model(model), state.params["proxies"]
     classes, per_class, dim = proxies.shape
@@ -209,13 +208,12 @@ def init_proxies_from_samples(
 
     order = rng.permutation(rows.size)
     points = np.empty((rows.size, dim), np.float32)
-    for turn, part in enumerate(np.array_split(order, -(-rows.size // rows_at_a_time))):
+    for turn, part in enumerate(np.array_split(order, -(-rows.size // ROWS))):
         try:
             images = _rows_of(train.images, rows.flat[part])
         except BadImageError:
-            settings: Any = {"preprocess": preprocess, "rows_at_a_time": rows_at_a_time}
             whole = without_bad_images(cast(Dataset, train))
-            return init_proxies_from_samples(state, model, whole, seed=seed, **settings)
+            return init_proxies_from_samples(state, model, whole, seed=seed, preprocess=preprocess)
         points[part] = embedded(images, jax.random.fold_in(jax.random.key(seed), turn))
     started = sphere(jnp.asarray(points, proxies.dtype)).reshape(proxies.shape)
     return state._replace(params={**state.params, "proxies": started})
@@ -243,7 +241,6 @@ def init_head_from_pca(
     *,
     seed: int = 0,
     preprocess: Preprocess = default_preprocess,
-    images: int = 1024,
 ) -> TrainState:
     """Initialize the embedding head with the principal directions of a pretrained network's features.
 
@@ -255,9 +252,8 @@ def init_head_from_pca(
         state: before the first step, of :func:`jdml.training.create_state`.
         model: the model of the state, whose ``head`` is one dense layer on pooled features ``[B, C]``, ``C ≥ D``.
         train: the data set that is trained on.
-        seed: of the draw of images.
+        seed: of the draw of images, at most 1,024, which are embedded as in evaluation.
         preprocess: as in training.
-        images: at most this many of them are embedded, as in evaluation.
 
     Returns:
         The state with another head. A run begins with it by
@@ -266,7 +262,7 @@ def init_head_from_pca(
 
     Raises:
         TypeError: no model, a seed that is no integer.
-        ValueError: a seed below 0, no images, a network without such a head, or fewer features than dimensions.
+        ValueError: a seed below 0, a network without such a head, or fewer features than dimensions.
 
     Implementation notes:
         Directions through the origin, not the mean: embeddings are compared by angles from there. Computed in float64
@@ -283,17 +279,15 @@ def init_head_from_pca(
         >>> np.round(head["kernel"].T @ head["kernel"], 3).tolist() == np.eye(4).tolist()
         True
     """
-    checks.count("images", images)
     checks.uint32("seed", seed)
     network, params = as_model(model), state.params["model"]
     layer, (width, dim) = dense_head(params)
-    rows = np.random.default_rng(seed).permutation(len(train.labels))[:images]
+    rows = np.random.default_rng(seed).permutation(len(train.labels))[:IMAGES]
     try:
         drawn = _rows_of(train.images, np.sort(rows))
     except BadImageError:
         whole = without_bad_images(cast(Dataset, train))
-        settings: Any = {"preprocess": preprocess, "images": images}
-        return init_head_from_pca(state, model, whole, seed=seed, **settings)
+        return init_head_from_pca(state, model, whole, seed=seed, preprocess=preprocess)
     variables = {"params": params, "batch_stats": state.batch_stats}
     sample = jax.eval_shape(preprocess, jax.tree.map(lambda leaf: leaf[:1], drawn))
     split = FeatureSplit(network, layer, variables, sample)

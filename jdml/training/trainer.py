@@ -74,20 +74,15 @@ class Trainer:
         with noted as ending, bars as bar:
             if schedule.steps == 0 and progress.stop_reason is None:
                 self._log_and_evaluate()
-            mesh, compiling = source.placement.mesh, progress.stop_reason is None
+            mesh = source.placement.mesh
             # A CPU's devices wait for each other with few threads: a step must end before the next.
             in_turn = mesh is not None and mesh.devices.flat[0].platform == "cpu"
-            if compiling:
-                bar.set_description("compiling")
             while progress.stop_reason is None:
                 self.state, metrics = source.step(self.state)
                 self.pending.append(metrics)
                 progress.step += 1
-                if compiling or in_turn:
+                if in_turn:
                     jax.block_until_ready(metrics)
-                if compiling:
-                    bar.set_description()
-                    compiling = False
                 bar.update()
                 if schedule.pauses(progress.step):
                     self._log_and_evaluate()

@@ -67,7 +67,7 @@ def test_photographs_of_a_table_are_read_lazily(write):
     file = write(image=[*PHOTOS[:11], b"no image"])
     data = from_parquet(file, transform=small)
     assert str(data.images.files[7]) == f"{file}[7]"
-    images = ImageFiles(data.images.files, small, threads=4)
+    images = ImageFiles(data.images.files, small)
     expected = from_rows([(photo, 0) for photo in PHOTOS[:11]], transform=small).images[:]
     np.testing.assert_array_equal(images[:11], expected)
     with pytest.raises(BadImageError, match=r"birds\.parquet\[11\]:"):

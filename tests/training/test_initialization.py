@@ -40,10 +40,8 @@ def test_proxies_start_at_embedded_samples_of_their_class():
 
 
 def test_small_class_repeats_samples():
-    proxies = training.init_proxies_from_samples(begin(7), MODEL, TRAIN, rows_at_a_time=5).params[
-        "proxies"
-    ]
-    assert proxies.shape == (2, 7, 3)
+    started = training.init_proxies_from_samples(begin(7), MODEL, TRAIN)
+    assert started.params["proxies"].shape == (2, 7, 3)
 
 
 def test_damaged_file_is_skipped(tmp_path, caplog):
@@ -98,17 +96,6 @@ def test_head_starts_at_the_principal_components_of_its_features():
     assert started.opt_state is state.opt_state
 
 
-def test_head_uses_at_most_the_given_number_of_images():
-    model = jdml.models.create("small", dim=2).clone(features=(4,))
-    state = with_head(model)
-    rows = np.sort(np.random.default_rng(5).permutation(9)[:4])
-    seen = training.init_head_from_pca(state, model, TRAIN, seed=5, images=4).params["model"][
-        "head"
-    ]
-    alone = training.init_head_from_pca(state, model, TRAIN.select(rows)).params["model"]["head"]
-    chex.assert_trees_all_close(seen, alone, rtol=1e-5)
-
-
 def test_recipe_initializes_the_head_before_the_proxies():
     recipe = Recipe().replace(
         loss={"name": "proxy_anchor", "proxies": {"init": "samples"}},
@@ -134,10 +121,8 @@ PROXIES, HEAD = training.init_proxies_from_samples, training.init_head_from_pca
     ("function", "change", "name"),
     [
         (PROXIES, {"seed": -1}, "seed"),
-        (PROXIES, {"rows_at_a_time": 0}, "rows_at_a_time"),
         (PROXIES, {"train": ZEROS}, "class 1"),
         (HEAD, {"seed": -1}, "seed"),
-        (HEAD, {"images": 0}, "images"),
         (HEAD, {"train": BROKEN}, "train"),
         (HEAD, {"model": jdml.models.SmallConvNet(9, (4,))}, "4, 9"),
     ],

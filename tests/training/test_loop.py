@@ -235,7 +235,6 @@ def test_progress_bar_shows_loss_and_metric(toy, capsys):
     train(toy, progress=True, function=lambda embed: {**toy.spread(embed), "other": 0.0})
     shown = capsys.readouterr().err
     for words, is_there in {
-        "compiling": 1,
         "12/12": 1,
         "loss=": 1,
         "spread=": 1,
