@@ -112,8 +112,9 @@ class Benchmark:
             raise ValueError("--validation needs --protocol conventional: others hold out classes")
         if self.run.out is None:
             return
-        files = (self.run.out / name for name in (CONFIG, METRICS))
-        config, metrics = (read_json(file, dict) if file.is_file() else {} for file in files)
+        config, metrics = (
+            read_json(self.run.out / name, dict, missing={}) for name in (CONFIG, METRICS)
+        )
         if not (is_of_benchmark(config) if config else not metrics or "options" in metrics):
             raise ValueError(f"--out {self.run.out} holds another run: choose another folder")
 

@@ -77,7 +77,7 @@ class Sweep(Train):
         results_of(jobs, record)  # refuses other settings and other data
         delete_results(record, [name for name in runs if not (out / name / CONFIG).is_file()])
         out.mkdir(parents=True, exist_ok=True)
-        before = read_json(out / ORDER) if (out / ORDER).is_file() else []
+        before = read_json(out / ORDER, missing=[])
         write_json(out / ORDER, [*runs, *(name for name in before if name not in runs)])
         train, progress = functools.partial(_train_job, runs), not self.run.quiet
         results = run_jobs(train, jobs, record, workers=self.jobs, progress=progress)

@@ -148,21 +148,16 @@ def _read(place: Path) -> Iterator[Run]:
         yield from _of_study(place)
     elif (place / RESULTS).is_file():
         yield from _of_study(place / RESULTS)
-    elif "options" in (scores := _read_if_there(place / METRICS)):
+    elif "options" in (scores := read_json(place / METRICS, dict, missing={})):
         yield from _of_benchmark(place, scores)
     elif (place / CONFIG).is_file():
         yield _of_folder(place, scores)
     elif place.is_dir():  # the runs of a sweep in its order, so that its first one is the baseline
-        order = read_json(place / ORDER, list) if (place / ORDER).is_file() else []
+        order = read_json(place / ORDER, list, missing=[])
         rank = {name: number for number, name in enumerate(order)}
         folders = [child for child in place.iterdir() if child.is_dir()]
         for child in sorted(folders, key=lambda f: (rank.get(f.name, len(rank)), f.name)):
             yield from _read(child)
-
-
-def _read_if_there(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an empty one without the file."""
-    return read_json(path, dict) if path.is_file() else {}
 
 
 def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
@@ -181,7 +176,7 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     if provenance.get("files_checksum") is not None:
         settings[FILES] = provenance["files_checksum"]
     seed = settings.pop("seed", fit.get("seed"))
-    memory = _read_if_there(place / RESOURCES).get("memory_mib")
+    memory = read_json(place / RESOURCES, dict, missing={}).get("memory_mib")
     return Run(
         place.resolve().name,
         settings,

@@ -133,7 +133,7 @@ class RunFolder:
         """Write ``metrics.json``, unless it has the scores of this step, to which others may have been added."""
         file = self.path / METRICS
         if is_main_process():
-            if not file.is_file() or read_json(file, dict).get("step") != metrics["step"]:
+            if read_json(file, dict, missing={}).get("step") != metrics["step"]:
                 write_json(file, metrics)
 
     def close(self) -> None:

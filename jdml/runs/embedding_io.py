@@ -253,5 +253,4 @@ def _read_gallery(folder: Path) -> EmbeddingTable:
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    file = folder / FILES
-    return read_json(file, dict) if file.is_file() else {"roots": [], "files": {}}
+    return dict(read_json(folder / FILES, dict, missing={"roots": [], "files": {}}))

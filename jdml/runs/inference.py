@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from jdml import adapt
 from jdml._optional_imports import progress_bar, require_package
 from jdml._paths import check_local, expand_user, wrap_read_errors
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
@@ -28,7 +29,7 @@ from jdml.models.embedding import Preprocess, check_as_trained, embed
 from jdml.ops.checks import count, one_of
 from jdml.runs.identity import fingerprint
 from jdml.runs.model_metadata import build_model, build_part, fit_variables, input_template
-from jdml.runs.run_files import CONFIG, LAST, METRICS, MODEL, named_leaves, read_json, read_model
+from jdml.runs.run_files import CONFIG, LAST, METRICS, MODEL, read_json, read_model
 
 UNSET: Any = object()
 _log = logging.getLogger(__name__)
@@ -173,7 +174,8 @@ class Trained:
     @cached_property
     def identity(self) -> str:
         """Sixteen digits that identify these parameters."""
-        return fingerprint(named_leaves({"params": self.params, "batch_stats": self.batch_stats}))
+        variables = {"params": self.params, "batch_stats": self.batch_stats}
+        return fingerprint(adapt.named_leaves(variables))
 
     def function(self) -> Callable[[Tree], jax.Array]:
         """Return a pure function from a batch of inputs, cropped, to embeddings: for ``jax.export``."""
@@ -334,9 +336,9 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     if not file.is_file():
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
     arrays, description = read_model(file)
-    metrics = path / METRICS
-    if file.name == MODEL and metrics.is_file():
-        description["metrics"] = read_json(metrics)
+    if file.name == MODEL:
+        missing = description.get("metrics", {})
+        description["metrics"] = read_json(path / METRICS, missing=missing)
     return config, arrays, description
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jdml import adapt
 from jdml.data import Crops
 from jdml.data.dataset import TrainSet, value_range
 from jdml.distributed import Tree
@@ -26,7 +27,7 @@ from jdml.recipes.loss import NORMALIZATIONS
 from jdml.recipes.network import from_factory
 from jdml.registry import NETWORKS
 from jdml.runs.identity import qualified_name
-from jdml.runs.run_files import named_leaves, through_json
+from jdml.runs.run_files import through_json
 
 Description = dict[str, Any]
 FUNCTIONS: dict[str, Any] = {
@@ -104,7 +105,7 @@ def build_part(name: Literal["crop", "preprocess", "normalize"], description: De
 
 def fit_variables(template: Mapping[str, Tree], arrays: Mapping[str, Any], path: Path) -> Any:
     """Return a run's arrays in the structure of a network's variables; refuse other names or shapes."""
-    own = named_leaves(template)
+    own = adapt.named_leaves(template)
     stored = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
     for name in sorted(own.keys() | stored.keys()):
         shapes = [list(np.shape(x[name])) if name in x else "absent" for x in (stored, own)]

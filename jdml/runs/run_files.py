@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jdml import adapt
 from jdml._paths import check_local, json_of, lock_of, with_filename, write_text
 from jdml.distributed import Tree
 from jdml.models.io import read_metadata, read_safetensors, write_tensors
@@ -42,14 +43,16 @@ def write_json(path: str | Path, content: Any) -> None:
     write_text(Path(path), json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
-def read_json(path: Path, kind: type = object) -> Any:
-    """Read a JSON file."""
+def read_json(path: Path, kind: type = object, missing: Any = None) -> Any:
+    """Read a JSON file; return ``missing`` without the file, if it is not None."""
+    if missing is not None and not path.is_file():
+        return missing
     return json_of(path.read_bytes(), path, kind)
 
 
 def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[str, Any]) -> None:
     """Write ``{"params", "batch_stats"}`` and their description as one ``.safetensors``, atomically."""
-    arrays = {name: np.asarray(value) for name, value in named_leaves(variables).items()}
+    arrays = {name: np.asarray(value) for name, value in adapt.named_leaves(variables).items()}
     write_tensors(path, arrays, {DESCRIPTION: json.dumps(description, sort_keys=True)})
 
 
@@ -64,12 +67,6 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def read_description(path: Path) -> dict[str, Any]:
     """Read the description of a model file; empty where it has none."""
     return json_of(read_metadata(path).get(DESCRIPTION, "{}"), path, dict)
-
-
-def named_leaves(tree: Tree) -> dict[str, Any]:
-    """Return the leaves of a pytree by their paths, such as ``params/dense/bias``."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def first_line(error: Exception) -> str:
@@ -109,7 +106,7 @@ class Log:
             with contextlib.suppress(OSError, ValueError):  # such as of a full disk
                 self._file.close()
                 path = Path(self._file.name).parent / RESOURCES
-                before = read_json(path, dict).get("memory_mib") if path.is_file() else None
+                before = read_json(path, dict, missing={}).get("memory_mib")
                 known = [mib for mib in (before, peak_memory()) if isinstance(mib, int | float)]
                 write_json(path, {"memory_mib": max(known, default=None)})
 

@@ -22,7 +22,7 @@ from jdml.models.feature_split import FeatureSplit
 from jdml.ops import checks, sphere
 from jdml.runs.identity import fingerprint, qualified_name
 from jdml.runs.model_metadata import fit_variables
-from jdml.runs.run_files import MODEL, named_leaves, read_model
+from jdml.runs.run_files import MODEL, read_model
 from jdml.training.run_config import Embedder
 from jdml.training.step import (
     Pretrained,
@@ -115,7 +115,7 @@ def pretrained(load: Pretrained | str | Path, then: Start | None = None) -> Init
 
 def _load_run(path: Path, variables: Mapping[str, Tree]) -> Tree:
     """Put a run's parameters and statistics into a network's variables; a head of another size stays as it is."""
-    arrays, own, head = read_model(path)[0], named_leaves(variables), f"params/{HEAD}"
+    arrays, own, head = read_model(path)[0], adapt.named_leaves(variables), f"params/{HEAD}"
     stored, fresh = _shapes(arrays, head), _shapes(own, head)
     if stored != fresh:
         _log.warning("%s: its head has another size, the head begins anew", path)
@@ -128,7 +128,7 @@ def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:
     """Return a state with a run's head, proxies and other parameters of its objective that have the size of its own."""
     objective = {role: part for role, part in state.params.items() if role != "model"}
     tree = {"params": state.params["model"], "objective": objective}
-    stored, own = read_model(path)[0], named_leaves(tree)
+    stored, own = read_model(path)[0], adapt.named_leaves(tree)
     arrays: dict[str, np.ndarray] = {}
     for group in (f"params/{HEAD}", *(f"objective/{role}" for role in objective)):
         shapes = _shapes(own, group)
@@ -182,7 +182,8 @@ def init_proxies_from_samples(
         ValueError: a seed below 0, a class without a sample.
 
     Implementation notes:
-        Up to 512 images make a batch of the network, whose batch normalization sees them as in training. If a drawn file is damaged, all files are checked and the draw is repeated among the others.
+        Up to 512 images make a batch of the network, whose batch normalization sees them as in training. If a drawn
+        file is damaged, all files are checked and the draw is repeated among the others.
 
     Example:
         >>> import optax, jdml
