@@ -199,8 +199,13 @@ def initialize(
     Example:
         >>> initialize()  # one process
     """
-    is_bare = (coordinator, processes, process) == (None, None, None)
-    if processes == 1 or (is_bare and not _is_launched()) or jax.distributed.is_initialized():
+    arguments = (coordinator, processes, process)
+    if None in arguments and arguments != (None, None, None):
+        raise ValueError(f"processes, process and coordinator belong together, got {arguments}")
+    if processes is not None and process is not None and not 0 <= process < processes:
+        raise ValueError(f"process must be from 0 to {processes - 1}, got {process}")
+    is_alone = processes == 1 or (processes is None and not _is_launched())
+    if is_alone or jax.distributed.is_initialized():
         return
     jax.distributed.initialize(
         coordinator,

@@ -11,7 +11,7 @@ from jdml._paths import check_file, check_folder
 from jdml.data.listing import pluralize
 from jdml.data.load import Split, read_source
 from jdml.ops.checks import default_of
-from jdml.runs.embedding_io import embed_source, update_gallery, write_embeddings
+from jdml.runs.embedding_io import READERS, embed_source, update_gallery, write_embeddings
 from jdml.runs.export import PROGRAMS, export_file
 from jdml.training import load
 
@@ -21,8 +21,9 @@ class Embed:
     """Embed images with the model of a run, cropped and normalized as in its evaluation.
 
     A .npz file holds embeddings [N, D] and, if known, labels [N] (names of classes) and files [N], for jdml evaluate
-    and jdml search. Any other name is the folder of a gallery (jdml.Gallery), which --update extends. Damaged images
-    are reported and skipped.
+    and jdml search. A .npy file holds the embeddings alone, with the rest in a .npy.json file; a .parquet file (needs
+    pyarrow) a row for each image. Any other name is the folder of a gallery (jdml.Gallery), which --update
+    extends. Damaged images are reported and skipped.
     """
 
     run: Path
@@ -31,7 +32,7 @@ class Embed:
     """A folder of images (of classes or flat), an image, a .csv file of file,label[,split], a Parquet file, or a data
     set with its folder, such as cub:CUB_200_2011; or module:name, a data set of your own module."""
     out: Path | None = None
-    """The .npz file to write, or a gallery's folder. Default: SOURCE.npz in the working folder."""
+    """The file to write, .npz, .npy or .parquet, or a gallery's folder. Default: SOURCE.npz in the working folder."""
     update: bool = False
     """Embed into the gallery only images that are new or changed (by size, modification time or class), and remove
     those that are gone. What jdml.Gallery added otherwise stays."""
@@ -51,17 +52,19 @@ class Embed:
     def execute(self) -> None:
         """Embed the images and write the file."""
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
-        is_file = out.suffix == ".npz"
+        is_file = out.suffix in READERS
         if is_file and self.update:
             raise ValueError(f"--update needs a gallery, --out FOLDER, got the file {out}")
         if is_file:
-            check_file("--out", out, (".npz",))
+            check_file("--out", out, tuple(READERS))
         else:
             if out.suffix[1:].isalpha() and not out.is_dir():
-                raise ValueError(f"--out must be a folder or end in .npz, got {out}")
+                raise ValueError(f"--out must be a folder or {', '.join(READERS)}, got {out}")
             check_folder("--out", out)
             if not self.update and out.is_dir() and any(out.iterdir()):
                 raise ValueError(f"--out must be a new folder, or write --update, got {out}")
+        if out.suffix == ".parquet":
+            require_package("pyarrow", f"writing {out}")
         trained = load(self.run, which=self.which)
         source = read_source(
             self.source, self.data_dir, split=self.split, view=self.labels, config=trained.config

@@ -117,7 +117,8 @@ class TrainingRun:
                 dense_head(param_shapes(self.network, self.data.train, self.preprocess))
         except ValueError as error:
             if "head_init" in options.network:
-                raise
+                wide = f"--head-init principal, --dim {self.recipe.network.dim}"
+                raise ValueError(f"{wide}: {error}") from error
             self.recipe = self.recipe.replace(network={"head_init": "random"})
             self.notes += (f"the head is initialized at random: {error}",)
         parts = self.recipe, self.network, self.data.train, self.preprocess

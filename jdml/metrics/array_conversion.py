@@ -113,13 +113,13 @@ def as_groups(name: str, groups: Any) -> np.ndarray:
 
 def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Labels that are names, numbered together from 0; "-1" is no class."""
-    given = {name: arguments[name] for name in _LABELS if arguments.get(name) is not None}
-    both = ((name, _as_names(labels)) for name, labels in given.items())
+    classes = {name: arguments[name] for name in _LABELS if arguments.get(name) is not None}
+    both = ((name, _as_names(labels)) for name, labels in classes.items())
     named = {name: names for name, names in both if names is not None}
     if not named:
-        arrays = ((name, x) for name, x in given.items() if isinstance(x, np.ndarray))
+        arrays = ((name, x) for name, x in classes.items() if isinstance(x, np.ndarray))
         return {name: x.astype(np.int64) for name, x in arrays if checks.are_integers(x)}
-    for name in given.keys() - named.keys():
+    for name in classes.keys() - named.keys():
         raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")
     every = np.concatenate([names.ravel() for names in named.values()])
     none = b"-1" if every.dtype.kind == "S" else "-1"

@@ -6,10 +6,11 @@ import os
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
+from jdml._optional_imports import require_package
 from jdml._paths import atomic_write, write_text
 from jdml.data import Dataset, ImageFiles
 from jdml.data.images import Row
@@ -20,8 +21,8 @@ from jdml.runs.identity import file_version
 from jdml.runs.inference import Trained
 from jdml.runs.run_files import read_json
 
-COLUMNS = ("embeddings", "labels", "files")
-"""Names of the arrays in files."""
+COLUMNS = {"embeddings": "embedding", "labels": "label", "files": "file"}
+"""Names of the arrays in files, and of the columns in Parquet files."""
 MODEL = "model"
 """The name of the model's identity in files."""
 FILES = "files.json"
@@ -60,16 +61,26 @@ def join_tables(tables: Mapping[str, EmbeddingTable]) -> EmbeddingTable:
 
 
 def write_embeddings(path: Path, table: EmbeddingTable) -> None:
-    """Write embeddings into a ``.npz`` file, atomically."""
+    """Write embeddings atomically, in the format of the file's ending; of a .npy file the rest in .npy.json."""
     columns = dict(zip(COLUMNS, table[:3], strict=True)) | {MODEL: np.array(table.model)}
     arrays: Any = {name: values for name, values in columns.items() if values is not None}
+    description = path.with_name(f"{path.name}.json")
     with atomic_write(path) as file:
-        np.savez(file, **arrays)
+        if path.suffix == ".npz":
+            np.savez(file, **arrays)
+        elif path.suffix == ".npy":
+            np.save(file, arrays.pop("embeddings"))
+            description.unlink(missing_ok=True)  # that of the file before
+        else:
+            _write_parquet(file, **arrays)
+    if path.suffix == ".npy":
+        rest = {name: values.tolist() for name, values in arrays.items()}
+        write_text(description, json.dumps(rest))
 
 
 def read_embeddings(path: Path) -> EmbeddingTable:
-    """Read the embeddings of a ``.npz`` file, of jdml or another program."""
-    arrays = NpzArrays(path)
+    """Read the embeddings of a ``.npz``, ``.npy`` or ``.parquet`` file, of jdml or another program."""
+    arrays = READERS[path.suffix](path)
     if "embeddings" not in arrays:
         raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
     with np.errstate(over="ignore"):
@@ -80,7 +91,7 @@ def read_embeddings(path: Path) -> EmbeddingTable:
     if broken.any():
         row = int(broken.argmax())
         raise ValueError(f"embeddings of {path} must be finite in float32, row {row} is not")
-    columns = {name: arrays[name] for name in COLUMNS[1:] if name in arrays}
+    columns = {name: np.asarray(arrays[name]) for name in ("labels", "files") if name in arrays}
     for name, values in columns.items():
         if values.dtype.kind == "S":
             columns[name] = np.char.decode(values, "utf-8")
@@ -123,6 +134,38 @@ def map_array(file: Path) -> np.ndarray:
     with wrap_format_errors(f"{file}, a .npy file (numpy.save),"):
         array: np.ndarray = np.load(file, mmap_mode="r")
     return array
+
+
+def _read_npy(path: Path) -> Mapping[str, Any]:
+    description = path.with_name(f"{path.name}.json")
+    rest = read_json(description, dict) if description.is_file() else {}
+    return {**rest, "embeddings": map_array(path)}
+
+
+def _read_parquet(path: Path) -> Mapping[str, Any]:
+    from pyarrow import parquet
+
+    with wrap_format_errors(path), parquet.ParquetFile(path) as file:
+        table = file.read([*COLUMNS.values()])
+        arrays: dict[str, Any] = {"embeddings": np.stack(table["embedding"].to_numpy())}
+        for name in ("labels", "files"):
+            if COLUMNS[name] in table.column_names:
+                arrays[name] = np.array(table[COLUMNS[name]].to_pylist())
+    return {**arrays, MODEL: (table.schema.metadata or {}).get(b"jdml model", b"").decode()}
+
+
+def _write_parquet(file: IO[bytes], embeddings: np.ndarray, model: Any, **columns: Any) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    vectors = pa.FixedSizeListArray.from_arrays(embeddings.ravel(), embeddings.shape[1])
+    named = {COLUMNS[name]: values for name, values in columns.items()}
+    table = pa.table({"embedding": vectors, **named}, metadata={"jdml model": str(model)})
+    parquet.write_table(table, file)
+
+
+READERS: dict[str, Any] = {".npz": NpzArrays, ".npy": _read_npy, ".parquet": _read_parquet}
+"""How the arrays of files are read, by the files' endings."""
 
 
 # Galleries: folders of embeddings, with a record of their image files.
@@ -225,11 +268,22 @@ def _rows_by_id(images: Any, root: Path) -> tuple[dict[str, int], dict[str, list
     return rows, versions
 
 
+def _holds_embeddings(path: Path) -> bool:
+    """Return whether a path is a file of embeddings, there or not; Parquet files may also hold images."""
+    if path.suffix != ".parquet" or not path.is_file():
+        return path.suffix in (".npz", ".npy")
+    require_package("pyarrow", f"reading {path}")
+    from pyarrow import parquet
+
+    with wrap_format_errors(path):
+        return "embedding" in parquet.read_schema(path).names
+
+
 def read_table(path: Path, model: str) -> EmbeddingTable | None:
     """Read a model's embeddings from a gallery's folder or a file; None for what holds none, such as images."""
     if is_gallery(path):
         table = _read_gallery(path)
-    elif path.suffix == ".npz":
+    elif _holds_embeddings(path):
         table = read_embeddings(path)
     else:
         return None

@@ -81,7 +81,7 @@ DATA = [
     ("train --out {file}/run", "--out", "{file}"),
     ("benchmark --dataset inshop", "--data-dir"),
     ("benchmark --dataset folder --data-dir {layout}", "{layout}", "test"),
-    ("benchmark --dataset folder --data-dir {photos} --method ccp --image-size 32", "4", "3"),
+    ("benchmark --dataset folder --data-dir {photos} --method ccp --image-size 32", "folds", "3"),
     ("data check cub nowhere", "DIR", "nowhere"),
     ("embed {empty} {photos} --out e.npz", "{empty}", "config.json"),
     ("embed {empty} {photos} --out e.txt", "--out", ".npz"),

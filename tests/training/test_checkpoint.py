@@ -171,18 +171,36 @@ def test_log_has_no_nan(tmp_path):
 X = np.eye(3, 2, dtype=np.float32)
 
 
-def test_embeddings_round_trip(tmp_path):
+@pytest.mark.parametrize("name", ["e.npz", "e.npy", "e.parquet"])
+def test_embeddings_round_trip(tmp_path, name):
+    if name == "e.parquet":
+        pytest.importorskip("pyarrow")
     written = EmbeddingTable(X, np.array(["a", "b", "b"]), np.array(list("xyz")), "a model")
-    write_embeddings(tmp_path / "e.npz", written)
-    read = read_embeddings(tmp_path / "e.npz")
+    write_embeddings(tmp_path / name, written)
+    read = read_embeddings(tmp_path / name)
     assert [column.tolist() for column in read[:3]] == [c.tolist() for c in written[:3]]
     assert read.model == "a model"
-    write_embeddings(tmp_path / "bare.npz", EmbeddingTable(X))
-    assert read_embeddings(tmp_path / "bare.npz")[1:] == (None, None, "")
+    write_embeddings(tmp_path / name, EmbeddingTable(X))
+    assert read_embeddings(tmp_path / name)[1:] == (None, None, "")
+    if name == "e.npy":
+        np.testing.assert_array_equal(np.load(tmp_path / name), X)
+
+
+def test_embeddings_of_other_programs_are_read(tmp_path):
+    """Texts as bytes; in Parquet float64 in lists of any size, and labels by level."""
     names = {"labels": np.array([b"a", b"b", "é".encode()]), "files": np.array([b"x"] * 3)}
     np.savez(tmp_path / "e.npz", embeddings=X, **names)
     read = read_embeddings(tmp_path / "e.npz")
     assert (read.labels.tolist(), read.files.tolist()) == (["a", "b", "é"], ["x"] * 3)
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    levels = [["a", "b"], ["a", "c"], ["d", "e"]]
+    columns = {"id": [1, 2, 3], "embedding": X.astype(float).tolist(), "label": levels}
+    parquet.write_table(arrow.table(columns), tmp_path / "e.parquet")
+    read = read_embeddings(tmp_path / "e.parquet")
+    assert (read.vectors.tolist(), read.labels.tolist()) == (X.tolist(), levels)
+    assert (read.vectors.dtype, read.files, read.model) == (np.float32, None, "")
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,11 @@ def test_table_trains_and_is_searched_like_the_folder(
     np.testing.assert_array_equal(one.labels, other.labels)
     assert one.files[3] == f"{table}[3]"
     query = ("search", "run", f"{table}[3]", "-k", 2, "--out", "found.png", "--json", "found.json")
+    succeed(*query, "--gallery", table, "--quiet")  # of images, not of embeddings
+    searched = json.loads(Path("found.json").read_text())
     succeed(*query, "--gallery", f"{table.stem}.npz", "--quiet")
     (answer,) = json.loads(Path("found.json").read_text())
+    assert [answer] == searched
     assert len(answer["hits"]) == 2
     assert all(hit["file"] != answer["query"] for hit in answer["hits"])
     assert Path("found.png").exists()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -111,8 +112,10 @@ def test_galleries_move_with_their_images(run, photos, copy, tmp_path, update, s
     ]
 
 
-@pytest.mark.parametrize("name", ["g", "g.npz"])
+@pytest.mark.parametrize("name", ["g", "g.npz", "g.npy", "g.parquet"])
 def test_search_and_evaluate_read_what_embed_writes(name, run, photos, tmp_path, succeed):
+    if name == "g.parquet":
+        pytest.importorskip("pyarrow")
     gallery, queries = tmp_path / name, tmp_path / "q.npz"
     for out, split in ((gallery, "train"), (queries, "test")):
         words = ("embed", run.folder, photos, "--split", split, "--out", out, "--quiet")
@@ -135,6 +138,12 @@ def test_search_and_evaluate_read_what_embed_writes(name, run, photos, tmp_path,
     scores = json.loads(shown)
     for metric in ("R@1", "MAP@R", "RP"):
         np.testing.assert_allclose(scores[metric], expected[metric], atol=1e-6)
+
+
+def test_tables_without_pyarrow_are_refused_before_any_work(tmp_path, monkeypatch, jdml_command):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = jdml_command("embed", tmp_path / "no-run", "photos", "--out", tmp_path / "e.parquet")
+    assert (done.code, "'jdml[parquet]'" in done.err) == (2, True), done.err
 
 
 def test_galleries_of_other_models_are_refused(run, copy, tmp_path, update, jdml_command, succeed):
