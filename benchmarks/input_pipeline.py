@@ -27,7 +27,7 @@ from jdml.data import (
     from_parquet,
     mlrc,
 )
-from jdml.data.images import cores, decode
+from jdml.data.images import decode, usable_cores
 
 BATCH = machine.small(32, 4)
 AUGMENTATIONS = {"mlrc 227": mlrc(), "conventional 224": conventional()}
@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, help="images at any depth; default: generated JPEGs")
     parser.add_argument(
-        "--workers", type=int, nargs="+", default=machine.small([1, cores()], [1, 2])
+        "--workers", type=int, nargs="+", default=machine.small([1, len(usable_cores())], [1, 2])
     )
     parser.add_argument(
         "--repeats", type=int, default=machine.small(5, 1), help="turns of each (default 5)"

@@ -115,7 +115,9 @@ class Dataset:
         rows = np.arange(len(self))[rows]
         return replace(
             self,
-            images=_select(self.images, rows),
+            images=jax.tree.map(
+                lambda x: x.select(rows) if isinstance(x, ImageFiles) else x[rows], self.images
+            ),
             labels=self.labels[rows],
             views={name: labels[rows] for name, labels in self.views.items()},
             groups=None if self.groups is None else self.groups[rows],
@@ -179,10 +181,6 @@ def check_channels(name: str, images: Any) -> None:
 
 def _num_rows(images: Any) -> int:
     return len(jax.tree.leaves(images)[0])
-
-
-def _select(images: Any, rows: np.ndarray) -> Any:
-    return jax.tree.map(lambda p: p.select(rows) if isinstance(p, ImageFiles) else p[rows], images)
 
 
 def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndarray:

@@ -149,7 +149,7 @@ class ImageFiles:
 
     def _read_all(self, rows: np.ndarray, randoms: Sequence[Any]) -> np.ndarray:
         images = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        with ThreadPoolExecutor(cores()) as pool:
+        with ThreadPoolExecutor(len(usable_cores())) as pool:
             for place, image in enumerate(pool.map(self.read, rows, randoms)):
                 images[place] = image
         return images
@@ -210,7 +210,7 @@ class ImageFiles:
 
         with (
             progress_bar(progress, total=len(self), desc="decoding") as bar,
-            ThreadPoolExecutor(cores()) as pool,
+            ThreadPoolExecutor(len(usable_cores())) as pool,
         ):
             for result in pool.map(call, self.files):
                 bar.update()
@@ -343,8 +343,8 @@ def _warn_depth(bits: int) -> None:
     _log.warning("16-bit images with no value of %d or more are read as of %d bits", 2**bits, bits)
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def usable_cores() -> set[int]:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))

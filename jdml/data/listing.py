@@ -109,9 +109,9 @@ def pluralize(number: int, one: str, more: str) -> str:
     return f"{number} {one if number == 1 else more}"
 
 
-def first_few(names: Sequence[str]) -> str:
+def first_few(names: Sequence[str], most: int = FIRST) -> str:
     """Return the first few names."""
-    return ", ".join(names[:FIRST]) + (", …" if len(names) > FIRST else "")
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def read_text(path: Path) -> str:

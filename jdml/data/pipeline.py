@@ -13,7 +13,7 @@ import numpy as np
 
 from jdml._optional_imports import require_package
 from jdml.data.dataset import Dataset
-from jdml.data.images import BadImageError, ImageFiles, cores
+from jdml.data.images import BadImageError, ImageFiles, usable_cores
 from jdml.data.samplers import EpochSampler, as_int, check_state
 from jdml.ops import checks
 
@@ -107,7 +107,7 @@ class ImageBatches:
         if rows != len(dataset):
             raise ValueError(f"sampler must be over {len(dataset)} rows, got one over {rows}")
         seed, prefetch = as_int("seed", seed, 0), as_int("prefetch", prefetch)
-        workers = cores() if workers is None else as_int("workers", workers)
+        workers = len(usable_cores()) if workers is None else as_int("workers", workers)
         checks.one_of("worker_kind", worker_kind, ("thread", "process"))
         checks.one_of("on_bad_image", on_bad_image, ("stop", "skip"))
         self.dataset, self.augment = dataset, augment

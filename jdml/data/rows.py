@@ -12,7 +12,7 @@ import numpy as np
 
 from jdml._optional_imports import call_user_object, import_user_object, require_package
 from jdml.data.dataset import Dataset, as_host, is_tensor
-from jdml.data.images import CHANNELS, ImageFiles, Row, cores, named_if_bad, open_image
+from jdml.data.images import CHANNELS, ImageFiles, Row, named_if_bad, open_image, usable_cores
 from jdml.data.listing import PARTS, LabelledFile, Listing, as_listing, normalized
 from jdml.ops import checks
 
@@ -76,7 +76,7 @@ class RowImages:
         """Call a function for each number of a row, by several threads unless they are PyTorch's."""
         if self.of_torch:
             return [function(row) for row in range(len(self))]
-        with ThreadPoolExecutor(cores()) as pool:
+        with ThreadPoolExecutor(len(usable_cores())) as pool:
             return list(pool.map(function, range(len(self))))
 
     def files(self) -> list[Row]:

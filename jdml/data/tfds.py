@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jdml._optional_imports import EXTRAS, MissingLibraryError, require_package
-from jdml._paths import check_local, expand_user
+from jdml._paths import check_local, expand_user, lock_of
 from jdml.data.images import Row
 from jdml.data.listing import Listing, zero_shot
 from jdml.data.rows import RowImages
@@ -108,10 +108,7 @@ names a folder with the four IDX files
     what = f"data_dir must name a folder with {original}; without one, downloading {name}"
     for module in ("filelock", "tensorflow_datasets", *EXTRAS["tfds"]):
         require_package(module, what)
-    from filelock import FileLock
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f".{name}.lock"):  # of several processes one prepares
+    with lock_of(folder / name):  # of several processes one prepares
         if not prepared(folder, name):
             _prepare(folder, name)
     return folder

@@ -165,11 +165,6 @@ def frozen_part(model: Model) -> tuple[Model, str | None]:
     return base, "|".join(patterns) or None
 
 
-def as_saved(model: Any, params: Tree) -> Tree:
-    """Return a model's parameters as its run's file has them: with the factors merged."""
-    return model.merged(params) if isinstance(model, WithLora) else params
-
-
 def split_frozen(params: Mapping[str, Tree], freeze: str | None) -> tuple[Tree, Tree]:
     """Split parameters by role into those that learn and those of the model that are frozen."""
     marks = {role: adapt.matching(part, None) for role, part in params.items()}

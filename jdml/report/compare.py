@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jdml.data.listing import first_few
 from jdml.report.runs import FILES, HELD_OUT, Run, unique_names
 from jdml.report.tables import (
     CONFIDENCE,
@@ -198,7 +199,7 @@ def summary_sentences(comparison: Comparison) -> list[str]:
             )
     unscored = [run.name for run in runs if not run.metrics.keys() & set(shown)]
     if shown and unscored:
-        lines.append(f"without a score: {_first_of(unscored)}")
+        lines.append(f"without a score: {first_few(unscored, MOST)}")
     if any(metric.startswith(TESTS) for metric in shown):
         lines.append(
             "these are scores of the test part, which should choose nothing: jdml train --validation 0.2 holds out "
@@ -238,7 +239,7 @@ def _sentences(comparison: Comparison, metric: str) -> list[str]:
             about = f"{abs(scale * largest.mean):{form}}{points}"
             needed = f"; about {seeds:,} would be needed for a difference of {about}"
         lines.append(
-            f"{_first_of(list(unclear))} cannot be told apart from {base.name} in {metric} by these "
+            f"{first_few(list(unclear), MOST)} cannot be told apart from {base.name} in {metric} by these "
             f"{largest.seeds} seeds{needed}"
         )
     return lines
@@ -251,12 +252,6 @@ def _seeds_needed(difference: PairedDifference, confidence: float) -> int:
     statistic = t.isf(difference.p / 2, difference.seeds - 1)
     quantiles = norm.ppf(0.5 + confidence / 2) + norm.ppf(POWER)
     return 2 + math.ceil(difference.seeds * (quantiles / statistic) ** 2)
-
-
-def _first_of(names: Sequence[str]) -> str:
-    """List the first names, and say how many more there are."""
-    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
-    return ", ".join(names[:MOST]) + more
 
 
 def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.load import RUN, run_data_config
 from jdml.distributed import Tree, broadcast_metrics, is_main_process
-from jdml.runs.identity import differences, explain
+from jdml.runs.identity import describe_arrays, differences, explain
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -25,7 +25,6 @@ from jdml.runs.run_files import (
     first_line,
     read_json,
     write_json,
-    write_model,
 )
 
 UNCOMPARED = {"provenance": None, "versions": None}
@@ -88,7 +87,7 @@ class RunFolder:
         items = args.Composite(
             state=args.StandardSave(packed),
             progress=args.JsonSave(dict(progress)),
-            arrays=args.JsonSave(_arrays(tree)),
+            arrays=args.JsonSave(describe_arrays(packed)),
         )
         self._manager.save(step, args=items, force=True)
         self.latest = step
@@ -108,7 +107,7 @@ class RunFolder:
         try:
             restore = functools.partial(self._manager.restore, self.latest)
             saved = restore(args=args.Composite(arrays=args.JsonRestore()))["arrays"]
-            differing = differences(saved, _arrays(template))
+            differing = differences(saved, describe_arrays(_pack(template)))
             if not differing:
                 items = {"state": args.StandardRestore(_pack(template))}
                 content = restore(args=args.Composite(**items, progress=args.JsonRestore()))
@@ -120,14 +119,6 @@ class RunFolder:
             ) from error
         shown = "; ".join(explain(differing)[:3])
         raise ValueError(f"checkpoint {path} is of another model: {shown}")
-
-    def save_model(
-        self, name: str, variables: Mapping[str, Tree], step: int, metrics: Mapping[str, Any]
-    ) -> None:
-        """Write the parameters of a step, their scores and description as ``model`` or ``last.safetensors``."""
-        if is_main_process():
-            description = {**self.description, "step": step, "metrics": dict(metrics)}
-            write_model(self.path / name, variables, description)
 
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``, unless it has the scores of this step, to which others may have been added."""
@@ -200,9 +191,3 @@ def _unpack(template: Tree, packed: Tree) -> Tree:
         return leaf
 
     return jax.tree.map(restore, template, packed)
-
-
-def _arrays(tree: Tree) -> dict[str, str]:
-    """Describe every array by its path: ``{"['params']['proxies']": "float32[2, 1, 3]"}``."""
-    leaves = jax.tree_util.tree_leaves_with_path(_pack(tree))
-    return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}

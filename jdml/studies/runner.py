@@ -15,6 +15,7 @@ from typing import Any
 
 from jdml._optional_imports import progress_bar
 from jdml._paths import check_local
+from jdml.data.images import usable_cores
 from jdml.data.pipeline import end_with_parent
 from jdml.distributed import PeerExitedError, disable_malloc_trim
 from jdml.ops import checks
@@ -111,7 +112,7 @@ def _run_all(
         return
     context = multiprocessing.get_context("spawn")
     shares = context.SimpleQueue()
-    cores = sorted(_cores())
+    cores = sorted(usable_cores())
     for worker in range(workers):  # with more workers than cores some share one
         shares.put(cores[worker % len(cores) :: workers])
     with ProcessPoolExecutor(workers, context, _start_worker, (shares, workers)) as pool:
@@ -138,13 +139,6 @@ def _run_all(
         raise failed
 
 
-def _cores() -> set[int]:
-    """Return the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
 def _start_worker(shares: Any, workers: int) -> None:
     """Start a worker on its share of the cores and of a GPU's memory, before JAX counts them."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{GPU_MEMORY / workers:.3f}")
@@ -162,7 +156,7 @@ def _time_run(run: Callable[[Job], Metrics], name: str, job: Job) -> dict[str, A
     except Exception as error:  # whatever a job raises
         error.add_note(f"in job {name!r}")
         raise
-    cores, all_cores = len(_cores()), os.cpu_count()
+    cores, all_cores = len(usable_cores()), os.cpu_count()
     used = all_cores if cores == all_cores else f"{cores} of {all_cores}"
     return through_json(
         {

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from jdml import adapt
@@ -22,7 +21,7 @@ from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
-from jdml.runs.identity import differences, explain
+from jdml.runs.identity import check_same_arrays
 from jdml.training.optimizer_wrappers import LossScaleState, passing_loss
 
 _log = logging.getLogger(__name__)
@@ -138,7 +137,9 @@ def fresh_state(
         if variables.keys() != fresh.keys():
             raise ValueError(f"pretrained must return some of {[*fresh]}, got {[*variables]}")
         trees = fresh["params"], variables["params"]
-        check_same_arrays("pretrained must return parameters", *trees, types=False)
+        check_same_arrays(
+            "pretrained must return parameters of the same shapes", *trees, types=False
+        )
     params = {"model": variables["params"], **objective.init(objective_key)}
     adapt.check_pattern("pattern", spec.freeze, params["model"])
     return TrainState(
@@ -149,20 +150,6 @@ def fresh_state(
         objective_state=objective.init_state(),
         key=run_key,
     )
-
-
-def check_same_arrays(begin: str, before: Tree, after: Tree, *, types: bool = True) -> None:
-    """Refuse arrays of other paths, types or shapes."""
-
-    def by_path(tree: Tree) -> dict[str, str]:
-        return {
-            jax.tree_util.keystr(path): f"{jnp.result_type(x) if types else ''}{list(np.shape(x))}"
-            for path, x in jax.tree_util.tree_leaves_with_path(tree)
-        }
-
-    changed = differences(by_path(before), by_path(after))
-    if changed:
-        raise ValueError(f"{begin} of the same shapes: {explain(changed)[0]}")
 
 
 def _warn_other_settings(model: AnyModel, pretrained: Any) -> None:

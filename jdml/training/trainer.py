@@ -13,15 +13,16 @@ from jax.experimental.multihost_utils import process_allgather
 
 from jdml._optional_imports import progress_bar
 from jdml.distributed import Tree, broadcast_metrics, is_main_process, note_termination
-from jdml.models.finetuning import as_saved
+from jdml.models.finetuning import WithLora
 from jdml.objectives.base import Metrics
 from jdml.runs.checkpoint import RunFolder
-from jdml.runs.run_files import LAST, MODEL, Log
+from jdml.runs.identity import check_same_arrays
+from jdml.runs.run_files import LAST, MODEL, Log, write_model
 from jdml.training.batch_source import BatchSource
 from jdml.training.callbacks import Callbacks, Stop
 from jdml.training.optimizer_wrappers import evaluation_params
 from jdml.training.run_config import Best, FitResult, Progress, Record, Schedule
-from jdml.training.step import TrainState, check_same_arrays
+from jdml.training.step import TrainState
 
 PATIENCE = 50
 """First steps after which a run without any gradient, whose batches have no pairs, is stopped."""
@@ -240,7 +241,7 @@ class Trainer:
             if not isinstance(state, TrainState):
                 kind = type(state).__name__
                 raise TypeError(f"callbacks must return None, a TrainState or Stop, got a {kind}")
-            check_same_arrays("callbacks must return a state", self.state, state)
+            check_same_arrays("callbacks must return a state of the same shapes", self.state, state)
             # The next step takes the memory of the state's arrays.
             new = jax.tree.map(lambda x, own: x if x is own else jnp.copy(x), state, self.state)
             self.state = self.place(new)
@@ -276,14 +277,17 @@ class Trainer:
         record = next((each for each in self.progress.history if each["step"] == step), {})
         scores = {name: record[name] for name in self.progress.score_names if name in record}
         if self.saved.get(name) != step:
-            params, batch_stats = weights
+            (params, batch_stats), model = weights, self.source.spec.model
+            is_lora = isinstance(model, WithLora)  # whose factors are merged
             variables = {
-                "params": as_saved(self.source.spec.model, params["model"]),
+                "params": model.merged(params["model"]) if is_lora else params["model"],
                 "batch_stats": batch_stats,
                 "objective": {role: value for role, value in params.items() if role != "model"},
             }
             arrays = process_allgather(variables, tiled=True)
-            folder.save_model(name, arrays, step, scores)
+            if is_main_process():
+                description = {**folder.description, "step": step, "metrics": scores}
+                write_model(folder.path / name, arrays, description)
             self.saved[name] = step
         return scores
 
