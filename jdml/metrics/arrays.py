@@ -28,13 +28,7 @@ def evaluate_arrays(
     nmi: bool = False,
     **ranks: Any,
 ) -> dict[str, Any]:
-    """Measure embeddings that lie with their labels among other arrays, such as those of a ``.npz`` file.
-
-    Example:
-        >>> arrays = {"embeddings": np.array([[0.0], [0.1], [5.0], [5.1]]), "labels": np.array(list("aabb"))}
-        >>> evaluate_arrays(arrays, recall_at=(1,))["R@1"]
-        1.0
-    """
+    """Measure embeddings that lie with their labels among other arrays, such as those of a ``.npz`` file."""
     queries: Any = np.asarray(_named(arrays, embeddings), np.float32)
     classes: Any = np.asarray(_named(arrays, labels))
     if not len(queries):

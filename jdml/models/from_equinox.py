@@ -29,12 +29,7 @@ def is_equinox(model: Any) -> bool:
 
 
 class FromEquinox(ModelAdapter):
-    """An Equinox module as functions; ``state`` is what ``equinox.nn.make_with_state`` returns besides it.
-
-    Floating-point arrays are trained from their values in the module; other arrays and the state are carried from step
-    to step and saved. The module takes one row, images ``[C, H, W]``: it is mapped over a batch, each row with a
-    ``key`` of its own.
-    """
+    """An Equinox module as functions; ``state`` is what ``equinox.nn.make_with_state`` returns besides it."""
 
     holds_parameters = True
 

@@ -23,11 +23,7 @@ OTHER = "~"
 
 
 class FromLinen(ModelAdapter):
-    """A Linen module as functions; collections other than ``params`` are carried from step to step, and saved.
-
-    Known flags are set: arguments of ``__call__`` and attributes, its own and those of the modules that it is given;
-    and those of Flax's layers, and of modules in ``nn.Sequential``, that nobody has set.
-    """
+    """A Linen module as functions; collections other than ``params`` are carried from step to step, and saved."""
 
     def __init__(self, module: nn.Module, train_flag: str | None = None) -> None:
         super().__init__(module, (module, train_flag))

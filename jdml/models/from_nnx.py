@@ -21,12 +21,7 @@ from jdml.models.base_adapter import (
 
 
 class FromNnx(ModelAdapter):
-    """An NNX module as functions: a copy of it has the variables of each call.
-
-    Every ``nnx.Param`` is trained from its value in the module; every other variable is carried from step to step and
-    saved. Its mode is what ``module.train()`` and ``module.eval()`` switch, and the known flags among arguments and
-    attributes.
-    """
+    """An NNX module as functions: a copy of it has the variables of each call."""
 
     holds_parameters = True
 

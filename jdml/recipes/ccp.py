@@ -123,14 +123,7 @@ def ccp_recipe(
     pool_size: int | None = None,
     **settings: Any,
 ) -> Recipe:
-    """Make CCP's recipe.
-
-    Settings:
-        preset: one of ``PRESETS``. The program also has ten times the learning rate for many classes, and for a
-            ResNet-50 larger batches and four times the weight decay.
-        pool_size: b; None: 7 for many classes, else the method's own.
-        **settings: as of :meth:`CCPConfig.changes`.
-    """
+    """Make CCP's recipe; the settings are those of :meth:`CCPConfig.changes`."""
     one_of("loss", loss, LOSSES)
     large, inception, printed = dataset in LARGE, backbone == "bn_inception", preset == "paper"
     base = Recipe().replace(

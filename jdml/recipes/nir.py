@@ -123,14 +123,8 @@ def nir_recipe(
     weight: float | None = None,
     **settings: Any,
 ) -> Recipe:
-    """Make the recipe of NIR over a proxy loss.
-
-    Settings:
-        preset: one of ``PRESETS``: as printed, or as the program is.
-        weight: ω, "from .001 to .01"; None: the released scripts', .0075 on CUB and the method's own .01 elsewhere.
-        **settings: as of :meth:`NIRConfig.changes`.
-    """
-    if weight is None:
+    """Make the recipe of NIR over a proxy loss; the settings are those of :meth:`NIRConfig.changes`."""
+    if weight is None:  # the paper says "from .001 to .01": as in the released scripts
         weight = 0.0075 if dataset == "cub" else NIRConfig.weight
     base = nir_baseline_recipe(dataset, backbone, loss=loss, preset=preset).replace(
         optimizer={"lr_multipliers": {"proxies": 4000.0}}
@@ -145,11 +139,7 @@ def nir_baseline_recipe(
     loss: str = NIRConfig.loss,
     preset: Literal["paper", "released"] = PRESET,
 ) -> Recipe:
-    """Make the recipe of what NIR is compared with; the released scripts have no warm-up here.
-
-    Settings:
-        preset: ``"paper"``: the printed rates; ``"released"``: those of the scripts of CUB and Cars196.
-    """
+    """Make the recipe of what NIR is compared with; the released scripts have no warm-up here."""
     one_of("preset", preset, PRESETS)
     one_of("loss", loss, LOSSES)
     several = (2 if dataset in LARGE else 10) if loss == "soft_triple" else 1

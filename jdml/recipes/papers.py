@@ -77,11 +77,7 @@ def _xbm(
 
 
 def _eps_tables(positive: str) -> dict[str, Maker]:
-    """Triplet and margin loss as in EPS's tables, by their names, with a miner of positives.
-
-    Triplets have squared distances and are averaged over all; margins learn β per class, and draw negatives weighted by
-    distance.
-    """
+    """Triplet and margin loss as in EPS's tables, by their names, with a miner of positives."""
     squared = {"margin": 0.2, "squared": True, "reduce_fn": "mean"}
     semi_hard = f"{positive}+semi_hard_negative:margin=0.2"
     weighted = f"{positive}+distance_weighted_negative"

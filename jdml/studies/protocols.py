@@ -53,20 +53,11 @@ def run_protocol(
 ) -> dict[str, dict[str, float]]:
     """Train models by a recipe on classes ``data``, score them on unseen classes, and return metrics by row.
 
-    ``"conventional"``: one model on all training classes, scored with its last parameters. CCP, which needs a metric to
-    end a problem, holds out a quarter of the classes and is scored at its best there. The splits are those of Oh Song,
-    Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured Feature Embedding*.
-
-    ``"mlrc"``: four models, each on three quarters of the training classes and stopped by the fourth. ``"separated"``
-    is the mean of their metrics and last steps, ``"std"`` their sample standard deviation; ``"concatenated"`` is of
-    their normalized embeddings side by side, normalized as each is (CCP: into the ball). Musgrave, Belongie & Lim, *A
-    Metric Learning Reality Check*.
-
-    ``"ablation"``: one model on two thirds of the training classes, stopped by the other third. Gürbüz, Can & Alatan,
-    *Deep Metric Learning with Chance Constraints*, supplement, section 2.1.
-
-    Models are trained by ``train``, such as ``partial(jdml.training.train, model=…)``, each as a run in its own folder,
-    so that a killed protocol resumes.
+    ``"conventional"``: one model on all training classes, scored with its last parameters; CCP, which needs a metric to
+    end a problem, holds out a quarter of the classes and is scored at its best there. ``"mlrc"``, of Musgrave, Belongie
+    & Lim, *A Metric Learning Reality Check*: four models, each on three quarters of the training classes and stopped by
+    the fourth; ``"concatenated"`` is of their normalized embeddings side by side, normalized as each is. ``"ablation"``
+    of CCP's supplement, section 2.1: one model on two thirds of the training classes, stopped by the other third.
     """
     one_of("protocol", protocol, get_args(Protocol))
     run, scores, vectors = as_config(RunConfig, run), [], []
