@@ -53,24 +53,13 @@ def require_package(module: str, what: str) -> None:
         root = module.partition(".")[0]
         is_there = (error.name or root).partition(".")[0] != root
         why = f", which does not load ({error})" if is_there else ""
+        library = install = ALONE.get(root, root)
+        for extra, modules in EXTRAS.items():
+            if root in modules:
+                library, install = modules[root], f"'jdml[{extra}]'"
         raise MissingLibraryError(
-            f"{what} needs {distribution(root)}{why}: pip install {install_command(root)}",
-            name=root,
+            f"{what} needs {library}{why}: pip install {install}", name=root
         ) from error
-
-
-def distribution(module: str) -> str:
-    """Return the name of a module's distribution."""
-    known = {name: dist for extra in EXTRAS.values() for name, dist in extra.items()} | ALONE
-    return known.get(module, module)
-
-
-def install_command(module: str) -> str:
-    """Return the argument of ``pip install``."""
-    for extra, modules in EXTRAS.items():
-        if module in modules:
-            return f"'jdml[{extra}]'"
-    return distribution(module)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def keep_compiled_programs(folder: str | os.PathLike[str] | None = None) -> Path
     import jax
 
     try:
-        import filelock  # noqa: F401  (JAX limits the size with it)
+        from filelock import FileLock, Timeout  # JAX limits the size with it, too
         from platformdirs import user_cache_path
     except ModuleNotFoundError:
         return None
@@ -48,18 +48,12 @@ def keep_compiled_programs(folder: str | os.PathLike[str] | None = None) -> Path
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:  # of a home that cannot be written
         return None
-    _remove_incomplete(folder)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
-    return folder
-
-
-def _remove_incomplete(folder: Path) -> None:
-    """Remove entries of killed processes, which have no file of times yet: JAX could neither read nor replace them."""
-    from filelock import FileLock, Timeout
-
+    # Entries of killed processes have no file of times yet: JAX could neither read nor replace them.
     with contextlib.suppress(OSError, Timeout), FileLock(folder / ".lockfile", timeout=1):
         for entry in folder.glob("*-cache"):
             if not entry.with_name(entry.name.removesuffix("-cache") + "-atime").exists():
                 entry.unlink()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
+    return folder

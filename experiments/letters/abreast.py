@@ -22,11 +22,13 @@ from experiments.letters.methods import objective_of
 from experiments.letters.protocol import Job, letters, load_fold, load_test, name_of, score
 from jdml import data
 from jdml.metrics import evaluate_retrieval
+from jdml.models import as_model
 from jdml.models.convolution import windows
 from jdml.recipes import Recipe
 from jdml.runs.run_files import save_result
 from jdml.studies.runner import results_of
-from jdml.training import Best, default_preprocess, make_train_step, train_recipe
+from jdml.training import Best, default_preprocess, train_recipe
+from jdml.training.step import StepConfig, compiled
 
 MOST, LARGE = 24, 2048
 """Models of a program; rows of a batch from which on it has one."""
@@ -226,7 +228,8 @@ def _begin(jobs: Sequence[Job], data_dir: str | None) -> tuple[Any, Any, Models]
         jnp.asarray(np.stack([held_out.images for _, held_out, _ in loaded])),
         [jnp.asarray(held_out.labels) for _, held_out, _ in loaded],
     )
-    return model, make_train_step(model, objective, optimizer, indexed=True), models
+    spec = StepConfig(as_model(model), objective, optimizer)
+    return model, compiled(spec, donate=False, indexed=True), models
 
 
 @functools.lru_cache(maxsize=4)

@@ -23,11 +23,7 @@ _NAMED = (*_LABELS, "modes")
 
 
 def accepts_any_array(**finite: str) -> Callable[[F], F]:
-    """Let a metric take arrays of any library (PyTorch, pandas, Flax NNX variables) and classes by name.
-
-    Rows of the arguments ``finite`` that are not finite, of those that labels or a mask let count, are refused where
-    values are at hand: they would spoil the whole number.
-    """
+    """Let a metric take arrays of any library and classes by name; ``finite`` arguments are so where a mask counts."""
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)

@@ -138,10 +138,7 @@ def _chunk(rows: Array, frame: Any, size: Array | int) -> Chunk:
 def ranked(
     search: Search, wanted: int, block_size: int | None = None
 ) -> Iterator[tuple[slice, Any, Any]]:
-    """Yield which queries, the rows ``[b, depth]`` nearest to them, and whether these count.
-
-    The depth is at least what is wanted, or the gallery's size; blocks may have further rows, as padding.
-    """
+    """Yield which queries, at least the wanted rows ``[b, depth]`` nearest to them, and whether these count."""
     queries = len(search.block.queries)
     size = max(QUERIES, 1 << (queries - 1).bit_length() >> 2)  # one size an octave
     depth = 16 if wanted <= 16 else max(64, 1 << (int(wanted) - 1).bit_length())

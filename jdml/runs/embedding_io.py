@@ -199,11 +199,7 @@ def update_gallery(
     progress: bool = False,
     piece: int = PIECE,
 ) -> tuple[Gallery, dict[str, int]]:
-    """Embed what is new or changed into a gallery's folder, remove what is gone; return how many images are which.
-
-    An image has changed if its class is another, or its file's size or time, or without a file its checksum. Rows of
-    the gallery that are in no record of files stay. A killed update embeds the last ``piece`` images again.
-    """
+    """Embed what is new or changed into a gallery's folder, remove what is gone; return how many images are which."""
     gallery = Gallery.load(folder) if is_gallery(folder) else Gallery(model=trained)
     if gallery.model != trained.identity:
         raise ValueError(f"--out must be a new folder, {folder} is of another model")

@@ -89,7 +89,7 @@ class Demo:
         html_report(runs, page, title=title, metrics=COLUMNS)
         print("R@1 and MAP@R in %, by digit, of models trained on even/odd:")
         print("seen: other images of the digits 0–5; unseen: the digits 6–9\n")
-        print(markdown_table(*table(runs)))
+        print(markdown_table(["method", *COLUMNS], table(runs)))
         print(*summary_sentences(compare_runs(runs, metrics=["MAP@R"])), sep="\n")
         print(f"report: {page}")
 
@@ -123,13 +123,12 @@ def is_trained(data: Dataset) -> np.ndarray:
     return np.isin(data.labels, TRAINED_DIGITS)
 
 
-def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """Return the result as a table's columns and rows: means ± standard deviations in percent."""
-    rows = [
+def table(runs: Sequence[Run]) -> list[list[str]]:
+    """Return the rows of a table of the result: means ± standard deviations in percent."""
+    return [
         [row.runs[0].settings["method"], *(mean_std(row.values[name]) for name in COLUMNS)]
         for row in compare_runs(runs).rows
     ]
-    return ["method", *COLUMNS], rows
 
 
 def _train(name: str, recipe: Recipe, data: Dataset, scored: Dataset, steps: int, seed: int) -> Run:

@@ -199,7 +199,7 @@ def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int)
 
 @lru_cache(maxsize=16)
 def compiled(spec: StepConfig, *, donate: bool, indexed: bool) -> Step:
-    """Jit a step; the same parts give the same function, so that other seeds compile nothing."""
+    """Jit a step, ``indexed``: of rows of a data set; the same parts give the same function, as for another seed."""
     objective, optimizer = spec.objective, passing_loss(spec.optimizer)
 
     def step(
@@ -293,7 +293,6 @@ def make_train_step(
     placement: Placement = HERE,
     micro_batch: int | None = None,
     skip_nonfinite: bool = False,
-    indexed: bool = False,
 ) -> Step:
     """Build the jitted train step ``step(state, images, labels, where=None, ids=None) -> (state, metrics)``.
 
@@ -306,8 +305,6 @@ def make_train_step(
         placement: where the state lies.
         micro_batch: rows that go through the network at a time; None: all.
         skip_nonfinite: whether a step whose loss or gradient norm is not finite changes only the number of steps.
-        indexed: build ``step(state, images [N, H, W, C], labels [N], indices [B], where=None)`` over a data set on the
-            device: the batch is gathered inside the step, and the indices are its ids.
 
     Returns:
         The step. ``images [B, H, W, C]``, ``labels [B]`` ints, ``where [B]`` bool (rows that count for
@@ -323,4 +320,4 @@ def make_train_step(
     network, freeze = frozen_part(as_model(model))
     settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
     spec = StepConfig(network, objective, optimizer, *settings)
-    return compiled(spec, donate=donate, indexed=indexed)
+    return compiled(spec, donate=donate, indexed=False)

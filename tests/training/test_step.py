@@ -23,6 +23,7 @@ from jdml.training import (
     make_train_step,
     uint8_to_float,
 )
+from jdml.training.step import StepConfig, compiled
 
 
 def start(toy, *, objective=None, optimizer=None, images=None):
@@ -145,7 +146,8 @@ def test_step_excludes_older_copies():
     """With all rows twice and ids, the memory's loss is that of the batch alone."""
     parts = (MODEL, OBJECTIVE, optax.sgd(0.0))
     rows = np.arange(30, dtype=np.int32)
-    step, indexed = make_train_step(*parts), make_train_step(*parts, indexed=True)
+    step = make_train_step(*parts)
+    indexed = compiled(StepConfig(*parts), donate=False, indexed=True)
     start = create_state(*parts, DATA.images, seed=0)
     losses = {}
     for name, more in {"with ids": {"ids": rows}, "without ids": {}}.items():
