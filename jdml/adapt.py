@@ -19,6 +19,7 @@ from flax.traverse_util import unflatten_dict
 from jax import Array
 from jax.tree_util import DictKey, GetAttrKey, KeyPath
 
+from jdml.data.listing import natural_key
 from jdml.ops import checks
 
 __all__ = [
@@ -46,6 +47,20 @@ def path_text(path: KeyPath) -> str:
 def named_leaves(tree: Tree) -> dict[str, Any]:
     """Return the leaves of a pytree by their paths."""
     return {path_text(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def describe_arrays(tree: Tree, *, types: bool = True) -> dict[str, str]:
+    """Describe every array by its path: ``{"params/proxies": "float32[2, 1, 3]"}``."""
+    leaves = named_leaves(tree).items()
+    return {name: f"{jnp.result_type(x) if types else ''}{list(np.shape(x))}" for name, x in leaves}
+
+
+def check_same_arrays(message: str, before: Tree, after: Tree, *, types: bool = True) -> None:
+    """Refuse arrays of other paths, types or shapes."""
+    old, new = (describe_arrays(tree, types=types) for tree in (before, after))
+    for name, _ in sorted(old.items() ^ new.items()):
+        there, now = (arrays.get(name, "absent") for arrays in (old, new))
+        raise ValueError(f"{message}: {name} is {there} there, {now} now")
 
 
 def matching(params: Tree, pattern: str | None) -> Tree:
@@ -148,15 +163,10 @@ def depths(names: Iterable[str], before: str, blocks: str) -> dict[str, int]:
     """Return the depth of each part: 0 before the blocks, 1 … L for the L blocks, L + 1 after them."""
     names = list(names)
     of_block = {name: match[0] for name in names if (match := re.match(blocks, name))}
-    order = ["", *sorted(set(of_block.values()), key=_natural)]
+    order = ["", *sorted(set(of_block.values()), key=natural_key)]
     depth = dict.fromkeys(names, len(order))
     depth |= {name: 0 for name in names if re.fullmatch(before, name)}
     return depth | {name: order.index(block) for name, block in of_block.items()}
-
-
-def _natural(text: str) -> list[tuple[bool, int, str]]:
-    parts = re.split(r"(\d+)", text)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def _scale(factors: Callable[[Tree], Tree], role: str | None) -> optax.GradientTransformation:

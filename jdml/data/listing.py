@@ -138,7 +138,7 @@ def normalized(label: str) -> str:
     return unicodedata.normalize("NFC", label)
 
 
-def _natural_key(name: str) -> tuple[list[str | int], str]:
+def natural_key(name: str) -> tuple[list[str | int], str]:
     """Return a sort key by which numbers in names count as numbers."""
     words = re.split("([0-9]+)", name)
     return [int(word) if odd % 2 else word for odd, word in enumerate(words)], name
@@ -146,7 +146,7 @@ def _natural_key(name: str) -> tuple[list[str | int], str]:
 
 def number_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Number classes in the order of their names: return the numbers ``[N]`` of labels, and the names."""
-    names = tuple(sorted(set(labels), key=_natural_key))
+    names = tuple(sorted(set(labels), key=natural_key))
     number = {name: n for n, name in enumerate(names)}
     return np.array([number[label] for label in labels]), names
 

@@ -52,10 +52,7 @@ def _ranked(hits: Any, num_relevant: Any, k: int | None) -> tuple[Array, Array, 
 
 
 def _metric(*static: str, fills: bool = False) -> Callable[[F], F]:
-    """Jit a metric, whose arguments are described as :func:`_ranked` does; another k is no other program.
-
-    ``fills``: it needs k columns of hits.
-    """
+    """Jit a metric, whose arguments are described as :func:`_ranked` does; ``fills``: it needs k columns of hits."""
 
     def decorate(function: F) -> F:
         spell_documentation(function, _ranked)

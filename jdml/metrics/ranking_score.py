@@ -19,10 +19,7 @@ from jdml.ops.meshes import NOWHERE, Axis
 
 @functools.partial(jax.jit, static_argnames="axis")
 def choose_centering(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[Array, Array]:
-    """Choose an origin and a scale with which distances lose few digits: ``(centre [1, D], exponent)``.
-
-    See :func:`frame_of`. What is not finite is not looked at.
-    """
+    """Choose an origin and a scale with which distances lose few digits: ``(centre [1, D], exponent)``."""
     low, high = _bounds(queries, gallery)
     is_finite = (jnp.isfinite(low) & jnp.isfinite(high)).all()
     seldom = functools.partial(_bounds, queries, gallery, finite_only=True)  # several times as slow

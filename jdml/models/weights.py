@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jdml import adapt
 from jdml._paths import check_file, check_local, json_of
 from jdml.models.io import read_metadata, read_tensors, write_tensors
 from jdml.models.weight_formats import POSITIONS, Shape, WeightFormat, from_stored, weight_formats
@@ -232,15 +233,8 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
     current = flatten_dict(dict(variables), sep="/", keep_empty_nodes=True)
     arrays = {name: value for name, value in current.items() if hasattr(value, "shape")}
     expected = {name: value for name, value in arrays.items() if not name.startswith(HEAD)}
-    for name in sorted(expected.keys() | tensors.keys()):
-        stored, own = (
-            list(side[name].shape) if name in side else "absent" for side in (tensors, expected)
-        )
-        if stored != own:
-            raise ValueError(
-                f"{path} holds weights of {arch!r}, which do not fit the variables: "
-                f"{name} is {stored} in the file and {own} in the variables"
-            )
+    message = f"{path} holds weights of {arch!r}, which do not fit the variables"
+    adapt.check_same_arrays(message, tensors, expected, types=False)
     loaded = {name: jnp.asarray(tensors[name], value.dtype) for name, value in expected.items()}
     return unflatten_dict({**current, **loaded}, sep="/")
 

@@ -10,11 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jdml import adapt
 from jdml._optional_imports import require_package
 from jdml._paths import check_disk_space, check_local
 from jdml.data.load import RUN, run_data_config
 from jdml.distributed import Tree, broadcast_metrics, is_main_process
-from jdml.runs.identity import describe_arrays, differences, explain
+from jdml.runs.identity import differences, explain
 from jdml.runs.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -87,7 +88,7 @@ class RunFolder:
         items = args.Composite(
             state=args.StandardSave(packed),
             progress=args.JsonSave(dict(progress)),
-            arrays=args.JsonSave(describe_arrays(packed)),
+            arrays=args.JsonSave(adapt.describe_arrays(packed)),
         )
         self._manager.save(step, args=items, force=True)
         self.latest = step
@@ -107,7 +108,7 @@ class RunFolder:
         try:
             restore = functools.partial(self._manager.restore, self.latest)
             saved = restore(args=args.Composite(arrays=args.JsonRestore()))["arrays"]
-            differing = differences(saved, describe_arrays(_pack(template)))
+            differing = differences(saved, adapt.describe_arrays(_pack(template)))
             if not differing:
                 items = {"state": args.StandardRestore(_pack(template))}
                 content = restore(args=args.Composite(**items, progress=args.JsonRestore()))

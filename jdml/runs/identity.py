@@ -16,12 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from jdml import adapt
 from jdml.data import ImageFiles
 from jdml.data.dataset import TrainSet
 from jdml.data.images import Row
 from jdml.data.listing import short_names
-from jdml.distributed import Tree
 from jdml.models.base_adapter import is_flag
 
 SAMPLE_BYTES = 1 << 26
@@ -133,19 +131,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
     values = {name: (one.get(name, ABSENT), other.get(name, ABSENT)) for name in names}
     # NaN differs from itself.
     return {name: (a, b) for name, (a, b) in values.items() if a != b and repr(a) != repr(b)}
-
-
-def describe_arrays(tree: Tree, *, types: bool = True) -> dict[str, str]:
-    """Describe every array by its path: ``{"params/proxies": "float32[2, 1, 3]"}``."""
-    leaves = adapt.named_leaves(tree).items()
-    return {name: f"{jnp.result_type(x) if types else ''}{list(np.shape(x))}" for name, x in leaves}
-
-
-def check_same_arrays(message: str, before: Tree, after: Tree, *, types: bool = True) -> None:
-    """Refuse arrays of other paths, types or shapes."""
-    changed = differences(*(describe_arrays(tree, types=types) for tree in (before, after)))
-    if changed:
-        raise ValueError(f"{message}: {explain(changed)[0]}")
 
 
 def explain(differing: Mapping[str, tuple[Any, Any]]) -> list[str]:

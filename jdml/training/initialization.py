@@ -20,7 +20,7 @@ from jdml.models.adapters import HEAD, AnyModel, as_model, embed_in_training
 from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.feature_split import FeatureSplit
 from jdml.ops import checks, sphere
-from jdml.runs.identity import check_same_arrays, fingerprint, qualified_name
+from jdml.runs.identity import fingerprint, qualified_name
 from jdml.runs.model_metadata import fit_variables
 from jdml.runs.run_files import MODEL, read_model
 from jdml.training.run_config import Embedder
@@ -77,7 +77,7 @@ class InitialState:
         state = fresh if self.then is None else self.then(fresh)
         state = state if self.run is None else _keep_head_and_proxies(self.run, state)
         name = "state must be a function that returns parameters of the same shapes"
-        check_same_arrays(name, fresh.params, state.params)
+        adapt.check_same_arrays(name, fresh.params, state.params)
         return state._replace(step=fresh.step)
 
 

@@ -21,7 +21,6 @@ from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
-from jdml.runs.identity import check_same_arrays
 from jdml.training.optimizer_wrappers import LossScaleState, passing_loss
 
 _log = logging.getLogger(__name__)
@@ -137,7 +136,7 @@ def fresh_state(
         if variables.keys() != fresh.keys():
             raise ValueError(f"pretrained must return some of {[*fresh]}, got {[*variables]}")
         trees = fresh["params"], variables["params"]
-        check_same_arrays(
+        adapt.check_same_arrays(
             "pretrained must return parameters of the same shapes", *trees, types=False
         )
     params = {"model": variables["params"], **objective.init(objective_key)}

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
+from jdml import adapt
 from jdml._optional_imports import progress_bar
 from jdml.distributed import Tree, broadcast_metrics, is_main_process, note_termination
 from jdml.models.finetuning import WithLora
 from jdml.objectives.base import Metrics
 from jdml.runs.checkpoint import RunFolder
-from jdml.runs.identity import check_same_arrays
 from jdml.runs.run_files import LAST, MODEL, Log, write_model
 from jdml.training.batch_source import BatchSource
 from jdml.training.callbacks import Callbacks, Stop
@@ -241,7 +241,9 @@ class Trainer:
             if not isinstance(state, TrainState):
                 kind = type(state).__name__
                 raise TypeError(f"callbacks must return None, a TrainState or Stop, got a {kind}")
-            check_same_arrays("callbacks must return a state of the same shapes", self.state, state)
+            adapt.check_same_arrays(
+                "callbacks must return a state of the same shapes", self.state, state
+            )
             # The next step takes the memory of the state's arrays.
             new = jax.tree.map(lambda x, own: x if x is own else jnp.copy(x), state, self.state)
             self.state = self.place(new)

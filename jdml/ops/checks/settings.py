@@ -123,10 +123,7 @@ def no_setting(owner: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
-    """Check the fields of a dataclass by their types and their constraints; ``called`` gives their names in messages.
-
-    Numbers of NumPy and JAX become Python's.
-    """
+    """Check a dataclass's fields, which messages call as ``called`` does; numbers of NumPy and JAX become Python's."""
     hints = _type_hints(values.__class__)
     for field in dataclasses.fields(values):
         hint, value, name = hints[field.name], getattr(values, field.name), called(field.name)
