@@ -280,9 +280,9 @@ class Trainer:
         scores = {name: record[name] for name in self.progress.score_names if name in record}
         if self.saved.get(name) != step:
             (params, batch_stats), model = weights, self.source.spec.model
-            is_lora = isinstance(model, WithLora)  # whose factors are merged
+            own = params["model"]
             variables = {
-                "params": model.merged(params["model"]) if is_lora else params["model"],
+                "params": model.merged(own) if isinstance(model, WithLora) else own,
                 "batch_stats": batch_stats,
                 "objective": {role: value for role, value in params.items() if role != "model"},
             }
