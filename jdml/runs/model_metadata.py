@@ -107,7 +107,7 @@ def fit_variables(template: Mapping[str, Tree], arrays: Mapping[str, Any], path:
     """Return a run's arrays in the structure of a network's variables; refuse other names or shapes."""
     own = adapt.named_leaves(template)
     stored = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
-    adapt.check_same_arrays(f"model is not the run's of {path}", stored, own, types=False)
+    adapt.check_same_arrays(f"model is not that of {path}", stored, own, types=False)
     leaves = [jnp.asarray(arrays[name], leaf.dtype) for name, leaf in own.items()]
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 

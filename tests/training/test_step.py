@@ -147,7 +147,8 @@ def test_step_excludes_older_copies():
     parts = (MODEL, OBJECTIVE, optax.sgd(0.0))
     rows = np.arange(30, dtype=np.int32)
     step = make_train_step(*parts)
-    indexed = compiled(StepConfig(*parts), donate=False, indexed=True)
+    spec = StepConfig(jdml.models.as_model(MODEL), *parts[1:])
+    indexed = compiled(spec, donate=False, indexed=True)
     start = create_state(*parts, DATA.images, seed=0)
     losses = {}
     for name, more in {"with ids": {"ids": rows}, "without ids": {}}.items():
