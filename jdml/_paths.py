@@ -41,6 +41,12 @@ def check_local(name: str, place: object) -> None:
         raise ValueError(f"{name} must be a path of this machine, got the address {text}")
 
 
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    """Return a sort key by which numbers in names count as numbers."""
+    words = re.split("([0-9]+)", name)
+    return [int(word) if odd % 2 else word for odd, word in enumerate(words)], name
+
+
 def json_of(text: str | bytes, where: object, kind: type = object) -> Any:
     """Parse the JSON of a file ``where``, an object (``kind`` dict), an array (list) or anything."""
     try:

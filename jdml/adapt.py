@@ -19,7 +19,7 @@ from flax.traverse_util import unflatten_dict
 from jax import Array
 from jax.tree_util import DictKey, GetAttrKey, KeyPath
 
-from jdml.data.listing import natural_key
+from jdml._paths import natural_key
 from jdml.ops import checks
 
 __all__ = [

@@ -170,8 +170,8 @@ class Benchmark:
         self.devices.join()
         self.check()
         task, out = self.task, self.run.out
-        given = contextlib.nullcontext(self.data.data_dir)
-        with noise_folder() if task.dry_run else given as folder:
+        own = contextlib.nullcontext(self.data.data_dir)
+        with noise_folder() if task.dry_run else own as folder:
             train, test, mismatches = self._read(folder)
             runs = [run._measure(train, test) for run in self._by_seed()]
         if not is_main_process():

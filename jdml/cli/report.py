@@ -134,8 +134,8 @@ def print_comparison(
         cells = [[cell.replace("|", "\\|") for cell in row] for row in (columns, *rows)]
         texts[markdown] = report.markdown_table(cells[0], cells[1:])
     printed = texts.pop(Path("-"), None)
-    for file, written in texts.items():
-        write_text(file, written)
+    for file, content in texts.items():
+        write_text(file, content)
     if printed is not None:
         print(printed, end="")
         return

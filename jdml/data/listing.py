@@ -1,7 +1,6 @@
 """``Listing``: image files with their classes and splits, as lists and folders describe them."""
 
 import os
-import re
 import unicodedata
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jdml._paths import natural_key
 from jdml.data.dataset import Dataset, check_split
 from jdml.data.images import ImageFiles, Readable
 from jdml.data.transforms import Crops
@@ -136,12 +136,6 @@ def normalized(label: str) -> str:
     """Return a name in Unicode's form NFC, as a file's is read under UTF-8, whatever the locale."""
     label = label.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
     return unicodedata.normalize("NFC", label)
-
-
-def natural_key(name: str) -> tuple[list[str | int], str]:
-    """Return a sort key by which numbers in names count as numbers."""
-    words = re.split("([0-9]+)", name)
-    return [int(word) if odd % 2 else word for odd, word in enumerate(words)], name
 
 
 def number_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
