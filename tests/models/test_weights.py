@@ -110,7 +110,7 @@ def test_truncated_file_is_named(suffix, keep, tmp_path):
         torch.save({name: torch.from_numpy(value) for name, value in arrays.items()}, file)
     content = file.read_bytes()
     file.write_bytes(content[: keep if isinstance(keep, int) else int(keep * len(content))])
-    with pytest.raises(ValueError, match=rf"in\{suffix} .*\{suffix} file: ."):
+    with pytest.raises(ValueError, match=rf"in\{suffix} cannot be read: ."):
         convert_weights(file, tmp_path / "out.safetensors", arch=ARCH)
 
 
