@@ -36,12 +36,17 @@ HIDDEN = optax.MaskedNode()
 """Stands in a tree where a parameter is left out: JAX sees no array there, as within ``optax.masked``."""
 
 
-def path_text(path: KeyPath) -> str:
-    """Return a leaf's path, such as ``"head/bias"``, without the ``value`` in which each variable of NNX ends."""
+def path_names(path: KeyPath) -> tuple[str, ...]:
+    """Return the names of a leaf's path, without the ``value`` in which each variable of NNX ends."""
     # A variable is in a dictionary; what a module of Equinox calls so is in a module.
-    if path[-1:] == (GetAttrKey("value"),) and not isinstance(path[-2], GetAttrKey):
+    if len(path) > 1 and path[-1] == GetAttrKey("value") and not isinstance(path[-2], GetAttrKey):
         path = path[:-1]
-    return jax.tree_util.keystr(path, simple=True, separator="/")
+    return tuple(jax.tree_util.keystr((part,), simple=True) for part in path)
+
+
+def path_text(path: KeyPath) -> str:
+    """Return a leaf's path, such as ``"head/bias"``."""
+    return "/".join(path_names(path))
 
 
 def named_leaves(tree: Tree) -> dict[str, Any]:

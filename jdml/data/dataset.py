@@ -150,9 +150,13 @@ def as_inputs(name: str, images: Any) -> Any:
         return parts if isinstance(images, Mapping) else tuple(parts.values())
     listed = images if isinstance(images, list) else []
     if any(isinstance(each, bytes) or hasattr(each, "getbands") for each in listed):
-        raise TypeError(
-            f"{name} must be an array, got a list of images: write jdml.data.from_rows(list(zip(images, labels)))"
-        )
+        kinds = {(getattr(each, "mode", None), getattr(each, "size", None)) for each in listed}
+        if len(kinds) > 1 or {mode for mode, _ in kinds}.isdisjoint(_MODES):
+            raise TypeError(
+                f"{name} must be an array, or images of one size in grey or RGB: write "
+                "jdml.data.from_rows(list(zip(images, labels)))"
+            )
+        images = np.stack([np.atleast_3d(np.asarray(each)) for each in listed])
     images = as_host(images)
     if images.dtype.kind not in "fiu" or (images.ndim == 4 and images.dtype.name not in _PIXELS):
         instead = {
@@ -167,6 +171,7 @@ def as_inputs(name: str, images: Any) -> Any:
 
 
 _PIXELS = ("uint8", "float32")
+_MODES = ("F", "L", "LA", "RGB", "RGBA")
 
 
 def check_channels(name: str, images: Any) -> None:

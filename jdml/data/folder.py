@@ -98,7 +98,8 @@ def read_folder(folder: Path, column: str | None = None) -> Listing:
     if not rows:
         raise ValueError(f"{folder}: expected a folder of images for each class, got none")
     has_unreadable = not UNREADABLE.isdisjoint(others)
-    return as_listing(rows, (*notes, *omission_notes(others)), has_unreadable=has_unreadable)
+    notes += omission_notes(others)
+    return as_listing(rows, notes, repeats=True, has_unreadable=has_unreadable)
 
 
 def _part_folders(root: Path) -> dict[str, str]:
@@ -180,9 +181,9 @@ def _is_circle(link: Path) -> bool:
 
 
 def omission_notes(others: Mapping[str, int]) -> tuple[str, ...]:
-    """Return a line for images that are not read and broken links, and one for other files."""
-    lost = {kind: count for kind, count in others.items() if kind in UNREADABLE}
-    rest = {kind: count for kind, count in others.items() if kind not in UNREADABLE}
+    """Return a line for images that are not read, and one for other files and broken links."""
+    lost = {kind: others[kind] for kind in others if kind in UNREADABLE - {BROKEN_LINK}}
+    rest = {kind: others[kind] for kind in others if kind not in lost}
     lines = [f"{count_by_suffix(rest)} left out"] if rest else []
     if lost:
         lines.insert(0, f"{count_by_suffix(lost)} left out: convert images to .jpg or .png")

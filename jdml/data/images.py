@@ -1,5 +1,6 @@
 """Image files as one array that is decoded when it is read."""
 
+import inspect
 import io
 import logging
 import os
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -99,8 +101,13 @@ class ImageFiles:
         listed = (Path(file) if isinstance(file, str) else file for file in files)
         self.files = np.fromiter(listed, object)
         self.transform = conventional() if transform is None else transform
-        for name, value in getattr(self.transform, "__dict__", {}).items():
-            if isinstance(value, np.random.Generator):
+        function: Any = self.transform
+        values = dict(getattr(function, "__dict__", {}))
+        if inspect.isroutine(function):
+            names = inspect.getclosurevars(function)
+            values |= {**names.globals, **names.nonlocals}
+        for name, value in values.items():
+            if isinstance(value, np.random.Generator | np.random.RandomState | Random):
                 raise ValueError(
                     f"transform must draw from the generator that it is called with, got one with its own {name}"
                 )

@@ -135,16 +135,21 @@ def check(
         require_package("imagehash", "a search for duplicates by a hash")
     record, is_list = DATASETS[name], name in IMAGE_FILES
     published, counted = record.published, record.counted or record.labellings[0]
+    problems: list[str] = []
+    arrays = {}
+    for part in () if is_list else published:
+        try:
+            arrays[part] = load(name, data_dir, part).relabel(counted)
+        except MissingLibraryError:
+            raise
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
     try:
-        if is_list:
-            listing = read_listing(name, data_dir)
-        else:
-            arrays = {part: load(name, data_dir, part).relabel(counted) for part in published}
-            listing = list_rows(name, arrays)
+        listing = read_listing(name, data_dir) if is_list else list_rows(name, arrays)
     except MissingLibraryError:
         raise
     except (OSError, ValueError) as error:
-        return Findings((), 0, (str(error),))
+        return Findings((), 0, tuple(problems) or (str(error),))
     view, ids = next(iter(listing.views.items()))
     label = {number: str(number) for number in ids.tolist()} | dict(listing.names.get(view, {}))
     names = [str(file) for file in listing.files]
@@ -155,7 +160,6 @@ def check(
         members = listing.splits.get(split, np.arange(0))
         missing = int(absent[members].sum())
         parts.append(Part(split, _count(ids[members]), published.get(split), missing))
-    problems: list[str] = []
     notes = [*singleton_classes(ids), *listing.split_notes]
     wrong = [line for part in parts if part.split in listing.splits for line in _wrong_counts(part)]
     (problems if published or listing.own_split else notes).extend(wrong)

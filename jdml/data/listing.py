@@ -146,14 +146,18 @@ def number_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def as_listing(
-    rows: Sequence[LabelledFile], notes: Sequence[str] = (), *, has_unreadable: bool = False
+    rows: Sequence[LabelledFile],
+    notes: Sequence[str] = (),
+    *,
+    repeats: bool = False,
+    has_unreadable: bool = False,
 ) -> Listing:
-    """Make a listing whose classes are numbered in the order of their names; a file is in it once."""
-    once = _each_once(rows)
+    """Make a listing whose classes are numbered in the order of their names; ``repeats``: links are left out."""
+    once = _each_once(rows, repeats)
     twice = len(rows) - len(once)
     if twice:
         files = pluralize(twice, "file is", "files are")
-        notes = (*notes, f"{files} listed or linked again in their class: each is read once")
+        notes = (*notes, f"{files} linked again in their class: each is read once")
     ids, names = number_classes([row.label for row in once])
     own = any(row.part for row in once)
     parts, split_notes = (_own_parts(once), ()) if own else _halves(ids, len(names))
@@ -172,19 +176,20 @@ def as_listing(
     )
 
 
-def _each_once(rows: Sequence[LabelledFile]) -> list[LabelledFile]:
-    """Return each file once, whatever path leads to it; refuse one of two classes, parts or groups."""
+def _each_once(rows: Sequence[LabelledFile], repeats: bool) -> list[LabelledFile]:
+    """Return each file once, whatever path leads to it; refuse one of two classes or parts."""
     real_folder = cache(os.path.realpath)  # of which there are few
     once: dict[str, LabelledFile] = {}
     for row in rows:
         folder, name = os.path.split(str(row.file))
         file = os.path.join(real_folder(folder), name)
         first = once.setdefault(os.path.realpath(file) if os.path.islink(file) else file, row)
-        if first[1:3] != row[1:3] or first.group != row.group:
-            raise ValueError(
-                f"{row.where}: {row.file} is listed twice, here as {row.label!r} {row.part} and in "
-                f"{first.where} as {first.label!r} {first.part}"
-            )
+        if first is row or (repeats and (first.label, first.part) == (row.label, row.part)):
+            continue
+        raise ValueError(
+            f"{row.where}: {row.file} is listed twice, here as {row.label!r} {row.part} and in "
+            f"{first.where} as {first.label!r} {first.part}"
+        )
     return list(once.values())
 
 

@@ -20,6 +20,8 @@ IMAGE, LABEL = "image", "label"
 """The columns of a table, unless others are given."""
 TABLES = (".arrow", ".parquet")
 """Endings of such files."""
+BLOCK = 64
+"""Rows that a thread reads at a time."""
 SAVED = ("dataset_dict.json", "state.json")
 """Files in the folder of a data set that Hugging Face's datasets saved."""
 
@@ -74,10 +76,13 @@ class RowImages:
 
     def each(self, function: Callable[[int], Any]) -> list[Any]:
         """Call a function for each number of a row, by several threads unless they are PyTorch's."""
-        if self.of_torch:
-            return [function(row) for row in range(len(self))]
-        with ThreadPoolExecutor(len(usable_cores())) as pool:
-            return list(pool.map(function, range(len(self))))
+
+        def block(start: int) -> list[Any]:
+            return [function(row) for row in range(start, min(start + BLOCK, len(self)))]
+
+        with ThreadPoolExecutor(1 if self.of_torch else len(usable_cores())) as pool:
+            blocks = pool.map(block, range(0, len(self), BLOCK))
+            return [value for values in blocks for value in values]
 
     def files(self) -> list[Row]:
         """Return each image for ``ImageFiles``."""
@@ -98,9 +103,14 @@ class RowImages:
             value = value["bytes"] if value["bytes"] is not None else value.get("path")
         if isinstance(value, str | Path):
             return Path(value).read_bytes()
+        value = value.getvalue() if hasattr(value, "getvalue") else value
         if isinstance(value, bytes) or hasattr(value, "getbands"):
             return value
         image = as_host(value)
+        if image.ndim == 1 and image.dtype == np.uint8:  # a file, such as a bytearray
+            return image.tobytes()
+        if isinstance(value, list) and image.dtype.kind == "i" and image.ndim > 1:
+            image = image.astype(np.uint8) if 0 <= image.min() <= image.max() <= 255 else image
         if image.dtype.kind not in "fiu":
             raise TypeError(
                 f"{self}[{number}]: image must be an array or image, got a {type(value).__name__}"

@@ -172,10 +172,10 @@ class ClassBatchSampler(EpochSampler):
         if groups is not None:
             groups = as_labels("groups", groups, self._size)
             self._checksum = zlib.crc32(groups.tobytes(), self._checksum)
-            couples = np.unique(np.stack([labels, groups]), axis=1)
-            classes, counts = np.unique(couples[0], return_counts=True)
-            if counts.max(initial=1) > 1:
-                label = classes[counts.argmax()]
+            order = np.lexsort((groups, labels))
+            split = (np.diff(labels[order]) == 0) & (np.diff(groups[order]) != 0)
+            if split.any():
+                label = labels[order[split.argmax()]]
                 raise ValueError(
                     f"groups must have all rows of a class in one group, class {label} is not"
                 )

@@ -132,7 +132,7 @@ def _read_drawings(folder: Path, part: str) -> dict[str, Readable]:
     if archive.is_file():
         try:
             opened = zipfile.ZipFile(archive)
-        except (OSError, zipfile.BadZipFile) as error:
+        except (OSError, RuntimeError, zipfile.BadZipFile) as error:
             raise ValueError(f"{archive}: expected a whole zip archive: {error}") from error
         files = {name: zipfile.Path(opened, name) for name in opened.namelist()}
     elif unpacked.is_dir():

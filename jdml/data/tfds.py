@@ -3,9 +3,12 @@
 import contextlib
 import os
 import re
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 
@@ -135,16 +138,20 @@ def _prepare(folder: Path, name: str) -> None:
         tf.config.set_visible_devices([], "GPU")
     manual = folder / "downloads" / "manual"
     builder = tfds.builder(DATASETS[name].tfds, data_dir=str(folder), file_format="array_record")
-    infos = (builder.url_infos or {}).values()
-    missing = [info for info in infos if not (manual / str(info.filename)).is_file()]
-    size = sum(info.size for info in missing) / 1e6
+    infos = (builder.url_infos or {}).items()
+    missing = {url: x for url, x in infos if not (manual / str(x.filename)).is_file()}
+    size = sum(info.size for info in missing.values()) / 1e6
     print(f"{name}: {size:,.0f} MB to download, once, and to prepare in {folder}", flush=True)
     failures: Any = (OSError, tfds.download.DownloadError, NonMatchingChecksumError)
     try:
+        if missing and not (getproxies() or (manual.parent / DATASETS[name].tfds).exists()):
+            url = urlsplit(next(iter(missing)))  # tfds takes minutes if its host does not answer
+            port = url.port or {"ftp": 21, "http": 80}.get(url.scheme, 443)
+            socket.create_connection((url.hostname, port), timeout=10).close()
         builder.download_and_prepare()
     except failures as error:
-        files = sorted(str(info.filename) for info in missing)
+        files = sorted(str(info.filename) for info in missing.values())
         raise FileNotFoundError(
-            f"{name} could not be downloaded ({' '.join(str(error).split())}): put {', '.join(files)} into "
-            f"{manual}, or name as data_dir a folder with {DATASETS[name].holds}"
+            f"{name} could not be downloaded ({' '.join(str(error).split())}): put {', '.join(files)}, of "
+            f"{', '.join(missing)}, into {manual}, or name as data_dir a folder with {DATASETS[name].holds}"
         ) from error

@@ -2,15 +2,17 @@
 
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from jdml._paths import check_disk_space
 from jdml.metrics.clustering import agreement
 from jdml.metrics.gallery_search import pieces
 from jdml.metrics.reranking import look_again
 from jdml.metrics.retrieval import evaluate_retrieval
-from jdml.ops import sphere
+from jdml.ops import checks, sphere
 from jdml.ops.checks import Rerank
 
 
@@ -29,14 +31,14 @@ def evaluate_arrays(
     **ranks: Any,
 ) -> dict[str, Any]:
     """Measure embeddings that lie with their labels among other arrays, such as those of a ``.npz`` file."""
-    queries: Any = np.asarray(_named(arrays, embeddings), np.float32)
-    classes: Any = np.asarray(_named(arrays, labels))
-    if not len(queries):
-        raise ValueError(f"{embeddings} must hold at least one row, got none")
+    queries, classes = _pair(arrays, embeddings, labels)
+    queries = np.asarray(checks.as_finite(embeddings, queries))
     gallery, theirs = None, None
     renamed = gallery_embeddings != "gallery_embeddings" or gallery_labels != "gallery_labels"
     if renamed or gallery_embeddings in arrays or gallery_labels in arrays:
-        gallery, theirs = _named(arrays, gallery_embeddings), _named(arrays, gallery_labels)
+        gallery, theirs = _pair(arrays, gallery_embeddings, gallery_labels)
+        if not isinstance(gallery, np.memmap):  # which is checked when it is read
+            gallery = np.asarray(checks.as_finite(gallery_embeddings, gallery))
     own = None
     if self_index != "self_index" or self_index in arrays:
         own = np.asarray(_named(arrays, self_index))
@@ -70,11 +72,26 @@ def _named(arrays: Mapping[str, Any], name: str) -> Any:
     return arrays[name]
 
 
+def _pair(arrays: Mapping[str, Any], vectors: str, classes: str) -> tuple[Any, Any]:
+    """Return embeddings and their labels, checked."""
+    embeddings, labels = _named(arrays, vectors), np.asarray(_named(arrays, classes))
+    checks.check_embeddings(vectors, embeddings)
+    if not len(embeddings):
+        raise ValueError(f"{vectors} must hold at least one row, got none")
+    if labels.dtype.kind not in "iuUS" or labels.shape[:1] != (len(embeddings),):
+        raise ValueError(
+            f"{classes} must be integers or strings, one for each of {len(embeddings)} rows, got {labels.dtype} "
+            f"{list(labels.shape)}"
+        )
+    return embeddings, labels
+
+
 def _unit(vectors: Any) -> Any:
     """Every row with length 1, a zero row as it is; rows on disk in a file that goes with its last use."""
     if not isinstance(vectors, np.memmap):
         rows: Any = np.asarray(vectors, np.float32)
         return np.asarray(sphere(rows))
+    check_disk_space(Path(tempfile.gettempdir()), 4 * vectors.size)
     with tempfile.TemporaryFile() as file:
         for _, piece in pieces(vectors):
             file.write(_unit(piece))

@@ -91,12 +91,16 @@ def _clustered(
 
     every, labelled = labelled_rows("nmi", embeddings, labels)
     classes = every[labelled]
+    clusters = len(np.unique(classes)) if num_clusters is None else num_clusters
+    checks.count("num_clusters", clusters)
+    if clusters > len(classes):
+        raise ValueError(f"num_clusters must be at most the {len(classes)} rows, got {clusters}")
     checks.check_finite("embeddings", embeddings, labelled)
     points = np.asarray(embeddings)[labelled].astype(np.float32)
     points = np.ldexp(points, -np.frexp(np.abs(points).max())[1])  # squares over- or underflow
     key = jax.random.key(0) if key is None else key
     means = KMeans(
-        len(np.unique(classes)) if num_clusters is None else num_clusters,
+        clusters,
         init="random",
         n_init=n_init,
         max_iter=max_iterations,
@@ -127,7 +131,7 @@ def adjusted_mutual_information(labels: Any, clusters: Any) -> float:
 
     Raises:
         TypeError: neither integers nor names.
-        ValueError: no row that has a class.
+        ValueError: shapes that do not fit, no row that has a class.
 
     Implementation notes:
         By scikit-learn, in float64 on the host.
@@ -142,6 +146,10 @@ def adjusted_mutual_information(labels: Any, clusters: Any) -> float:
         0.0
     """
     classes, parts = as_groups("labels", labels), as_groups("clusters", clusters)
+    if classes.ndim != 1 or classes.shape != parts.shape:
+        raise ValueError(
+            f"labels and clusters must have shape [N], got {list(classes.shape)} and {list(parts.shape)}"
+        )
     if classes.dtype.kind not in "US":
         classes, parts = classes[classes >= 0], parts[classes >= 0]
     if not len(classes):

@@ -246,10 +246,13 @@ def vmf_mixture_likelihood(
     checks.check_classes(owners, classes, "proxies")
     checks.check_finite("embeddings", embeddings, rows)
     checks.check_finite("proxies", proxies)
-    kappas = np.broadcast_to(np.asarray(concentrations, np.float64), (classes,))
+    kappas, shares = np.asarray(concentrations), np.asarray(1 if weights is None else weights)
+    for name, values in (("concentrations", kappas), ("weights", shares)):
+        checks.check_weights(name, values, (), (classes,))
+    kappas = np.broadcast_to(kappas.astype(np.float64), (classes,))
     if not ((kappas > 0) & np.isfinite(kappas)).all():
         raise ValueError(f"concentrations must be finite and above 0, got {kappas.tolist()}")
-    shares = np.broadcast_to(np.asarray(1 if weights is None else weights, np.float64), (classes,))
+    shares = np.broadcast_to(shares.astype(np.float64), (classes,))
     if not ((shares >= 0) & np.isfinite(shares)).all() or shares.sum() == 0:
         raise ValueError(
             f"weights must be finite and not negative, nor all 0, got {shares.tolist()}"

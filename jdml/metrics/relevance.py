@@ -116,8 +116,9 @@ def check_nested(name: str, levels: list[tuple[Relevance, IgnoreMask]]) -> None:
     """Refuse a column whose classes do not refine those of the column before: no hierarchy, coarsest first."""
     columns = [np.concatenate(truth[:2]) for truth, _ in levels]
     for level, (coarse, fine) in enumerate(itertools.pairwise(columns), start=1):
-        both = np.unique(np.stack([coarse, fine])[:, (coarse >= 0) & (fine >= 0)], axis=1)
-        if both.shape[1] > np.unique(both[1]).size:
+        known = np.flatnonzero((coarse >= 0) & (fine >= 0))
+        order = known[np.lexsort((coarse[known], fine[known]))]
+        if ((np.diff(fine[order]) == 0) & (np.diff(coarse[order]) != 0)).any():
             raise ValueError(
                 f"{name} of shape [N, L] must be a hierarchy, coarsest first, but rows of one class in column {level} "
                 f"are of several in column {level - 1}: number each class apart, or, where a row has several labels, "

@@ -83,6 +83,8 @@ def rerank(
     places = np.where(lone, np.cumsum(lone) - 1, first + own)
     every = jnp.asarray(np.concatenate([asked[lone], searched]))
     size = len(every)
+    if not size:
+        return jnp.zeros((0, 0), jnp.float32)
     near = np.arange(size)[:, None]
     most = min(max(k1, k2 - 1), size - 1)
     if most:

@@ -240,6 +240,8 @@ def _search_deeper(
 
 def _at_ranks(argument: str, ranks: Any, name: str, function: Callable[..., Array]) -> _Metrics:
     """Return a metric at each of the ranks of an argument, checked."""
+    if isinstance(ranks, str) or not isinstance(ranks, Sequence):
+        raise TypeError(f"{argument} must be a sequence of integers >= 1, got {ranks!r}")
     for i, k in enumerate(ranks):
         checks.count(f"{argument}[{i}]", k)
     return {f"{name}@{k}": (function, int(k)) for k in ranks}

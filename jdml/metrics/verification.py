@@ -77,8 +77,7 @@ def verification(
     task, truth, mask = _task(
         "verification", queries, labels, gallery, gallery_labels, self_index, ignore
     )
-    for turn, rate in enumerate(far):
-        checks.unit_interval(f"far[{turn}]", rate)
+    _check_rates(far)
     distances = PairDistances(task, truth, mask)
     curve = distances.curve()
     for name, counts in (("one class", curve.right), ("two classes", curve.wrong)):
@@ -152,8 +151,7 @@ def open_set(
     task, truth, mask = _task(
         "open_set", queries, labels, gallery, gallery_labels, self_index, ignore
     )
-    for turn, rate in enumerate(far):
-        checks.unit_interval(f"far[{turn}]", rate)
+    _check_rates(far)
     known = truth.num_relevant > 0
     for name, some in (("known", known), ("unknown", ~known)):
         if not some.any():
@@ -220,6 +218,13 @@ def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01)
         below = np.nextafter(np.float32(distances[refused]), np.float32(0))
         return float(below) if distances[refused] > 0 else -1.0
     return float(nearer[-1] + distances[refused]) / 2
+
+
+def _check_rates(far: Sequence[float]) -> None:
+    if np.ndim(far) != 1:
+        raise TypeError(f"far must be a sequence of numbers in [0, 1], got {far!r}")
+    for turn, rate in enumerate(far):
+        checks.unit_interval(f"far[{turn}]", rate)
 
 
 def _task(

@@ -115,19 +115,20 @@ class ModelAdapter:
 
 def by_name(tree: Tree) -> dict[str, Any]:
     """Return a pytree as nested dictionaries by name, as in checkpoints and model files."""
-    return dict(unflatten_dict(adapt.named_leaves(tree), sep="/"))
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return dict(unflatten_dict({adapt.path_names(path): leaf for path, leaf in leaves}))
 
 
 def restored(named: Mapping[str, Any], tree: Tree) -> Tree:
     """Return nested dictionaries in the structure of the tree that :func:`by_name` made them of."""
-    leaves = flatten_dict(dict(named), sep="/")
-    in_order = [leaves[name] for name in adapt.named_leaves(tree)]
-    return jax.tree.unflatten(jax.tree.structure(tree), in_order)
+    leaves = flatten_dict(dict(named))
+    return jax.tree_util.tree_map_with_path(lambda path, _: leaves[adapt.path_names(path)], tree)
 
 
 def check_savable(tree: Tree) -> None:
-    """Refuse random keys among variables other than parameters: a run cannot save them."""
+    """Refuse variables, other than parameters, that a run cannot save, such as random keys."""
     for name, leaf in adapt.named_leaves(tree).items():
         dtype = getattr(leaf, "dtype", type(leaf))
-        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        if is_key or not (hasattr(leaf, "dtype") or isinstance(leaf, int | float)):
             raise TypeError(f"model must hold arrays of numbers, got {dtype} in {name}")

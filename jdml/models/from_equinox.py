@@ -1,5 +1,6 @@
 """An Equinox module as a model."""
 
+import contextlib
 import inspect
 import sys
 from typing import Any
@@ -29,7 +30,7 @@ def is_equinox(model: Any) -> bool:
 
 
 class FromEquinox(ModelAdapter):
-    """An Equinox module as functions; ``state`` is what ``equinox.nn.make_with_state`` returns besides it."""
+    """An Equinox module of one row, images as they are or ``[C, H, W]``, with the ``state`` of ``make_with_state``."""
 
     holds_parameters = True
 
@@ -75,19 +76,23 @@ class FromEquinox(ModelAdapter):
             # In evaluation nothing draws from it.
             key = next(iter(rngs.values())) if rngs else jax.random.key(0)
             keys = jax.random.split(key, len(jax.tree.leaves(images)[0]))
-        if getattr(images, "ndim", 0) == 4 and images.shape[-1] in CHANNELS:
-            images = jnp.moveaxis(images, -1, 1)
 
-        def call(row: Tree, key: jax.Array | None) -> tuple[Tree, Any]:
+        def call(row: Tree, state: Any, key: jax.Array | None) -> tuple[Tree, Any]:
             more: dict[str, Any] = flag_values(self.flags, train)
             more |= {} if key is None else {"key": key}
-            if carried["state"] is None:
+            if state is None:
                 return module(row, **more), None
-            out: tuple[Tree, Any] = module(row, state=carried["state"], **more)
+            out: tuple[Tree, Any] = module(row, state=state, **more)
             return out
 
-        mapped = jax.vmap(call, out_axes=(0, None), axis_name=self._axis)
-        embeddings, state = mapped(images, keys)
+        mapped = jax.vmap(call, (0, None, 0), (0, None), axis_name=self._axis)
+        if getattr(images, "ndim", 0) == 4 and images.shape[-1] in CHANNELS:
+            given, images = images, jnp.moveaxis(images, -1, 1)
+            with contextlib.suppress(Exception):  # of a module that takes [C, H, W]
+                shapes = jax.eval_shape(mapped, given, carried["state"], keys)[0]
+                if all(leaf.ndim == 2 for leaf in jax.tree.leaves(shapes)):
+                    images = given
+        embeddings, state = mapped(images, carried["state"], keys)
         return embeddings, by_name({**carried, "state": state})
 
 

@@ -168,6 +168,7 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         ValueError: arch must be one of resnet18, ..., got 'resnet152'...
     """
     check_local("path", path)
+    check_local("out", out)
     path, out = Path(path), Path(out)
     one_of("arch", arch, pretrained_networks())
     check_file("out", out, (".safetensors",))

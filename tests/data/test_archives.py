@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from data.pictures import encoded
 
-from jdml.data import load
+from jdml.data import check, load
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -172,7 +172,7 @@ def test_damaged_mnist_is_refused(tmp_path, name, content):
         load("mnist", data_dir=tmp_path)
 
 
-def test_missing_mnist_file_is_named(tmp_path):
+def test_missing_mnist_file_is_named_and_other_parts_are_checked(tmp_path):
     with pytest.raises(FileNotFoundError, match=rf"\b{PIXELS}\b.* {tmp_path}"):
         load("mnist", data_dir=tmp_path)
     write_mnist(tmp_path, packed=True)
@@ -180,6 +180,9 @@ def test_missing_mnist_file_is_named(tmp_path):
     assert len(load("mnist", data_dir=tmp_path)) == 6
     with pytest.raises(FileNotFoundError, match="t10k-labels-idx1-ubyte"):
         load("mnist", data_dir=tmp_path, split="test")
+    findings = check("mnist", tmp_path)
+    assert [part.counts.images for part in findings.parts] == [6, 0]
+    assert "t10k-labels-idx1-ubyte" in findings.problems[0]
 
 
 @pytest.mark.slow  # decodes 13,180 drawings and reads 70,000 images

@@ -146,6 +146,9 @@ def test_rows_of_arrays_files_images_and_dicts():
     check_same(from_rows({"image": image, "label": np.int64(label)} for image, label in pairs))
     files = list(zip(FILES, LABELS, strict=True))
     check_same(from_rows((file, NAMES[label].encode()) for file, label in files), names=NAMES)
+    for kind in (bytearray, memoryview, io.BytesIO, lambda f: np.frombuffer(f, np.uint8)):
+        check_same(from_rows([(kind(file), label) for file, label in files]))
+    check_same(from_rows([(image.tolist(), label) for image, label in pairs]))
     check_same(from_rows([(Image.fromarray(image), label) for image, label in pairs]))
     check_same(from_rows([(image, np.array(NAMES[label])) for image, label in pairs]), names=NAMES)
     check_same(from_rows([(5, label, image) for image, label in pairs], image=2, label=1))
@@ -202,7 +205,10 @@ def test_wrong_rows_are_refused(rows, error, name):
     with pytest.raises(error, match=f"^{name}") as caught:
         from_rows(rows)
     assert "\n" not in str(caught.value)
-    for images in (FILES, [Image.fromarray(picture) for picture in PICTURES]):
+    pictures = [Image.fromarray(picture) for picture in PICTURES]
+    np.testing.assert_array_equal(Dataset("same", pictures, LABELS).images, np.stack(PICTURES))
+    inks = [picture.convert("CMYK") for picture in pictures]
+    for images in (FILES, inks, [pictures[0].resize((3, 4)), *pictures[1:]]):
         with pytest.raises(TypeError, match=r"^images\b.*\bfrom_rows\b"):
             Dataset("wrong", images, LABELS)
 

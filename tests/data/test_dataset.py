@@ -145,6 +145,7 @@ def read(place: Path, text: str):
 def test_duplicate_file_in_a_list_is_refused_with_both_lines(place, first, second):
     for header, one, other in (
         ("file,label", ",ant", ",bee"),
+        ("file,label", ",ant", ",ant"),
         ("file,label,split", ",ant,train", ",ant,test"),
     ):
         lines = [header, "", f"b.jpg{one}", first + one, "", second + other]

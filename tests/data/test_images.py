@@ -1,5 +1,6 @@
 """Image files as an array: formats, indexing, lazy reading, refusals."""
 
+import random
 import struct
 import zipfile
 from pathlib import Path
@@ -180,9 +181,11 @@ def test_wrong_transforms_are_refused(files):
 
     with pytest.raises(TypeError, match="float32"):
         ImageFiles(files, Unit())[:1]
-    transform = SimpleNamespace(size=16, rng=np.random.default_rng(0))
-    with pytest.raises(ValueError, match=r"^transform\b.*\brng\b"):
-        ImageFiles(files, transform)
+    rng = random.Random(0)
+    held = SimpleNamespace(size=16, rng=np.random.RandomState(0))
+    for transform in (held, lambda image, _: image.rotate(rng.random())):
+        with pytest.raises(ValueError, match=r"^transform\b.*\brng\b"):
+            ImageFiles(files, transform)
 
 
 def test_paths_and_objects_with_read_bytes_are_files(tmp_path):

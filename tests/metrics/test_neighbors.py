@@ -169,6 +169,7 @@ def test_rerank_equals_the_oracle(whole):
         expected = oracle.reranked(x[:9], x[9:], **settings)
         np.testing.assert_allclose(rerank(x[:9], x[9:], **settings), expected, atol=2e-6)
     np.testing.assert_allclose(np.diagonal(rerank(x, k1=6, k2=3)), np.zeros(34), atol=1e-6)
+    assert rerank(x[:0]).shape == (0, 0)
     apart = np.linalg.norm(x[:9, None] - x[9:], axis=-1)
     np.testing.assert_allclose(rerank(x[:9], x[9:], weight=1.0), apart, rtol=1e-5)
 

@@ -50,6 +50,10 @@ def retrieval(*arrays, **settings):
     return lambda: evaluate_retrieval(*(arrays or (X, Y)), **settings)
 
 
+def arrays(embeddings, labels, **gallery):
+    return lambda: evaluate_arrays({"embeddings": embeddings, "labels": labels, **gallery})
+
+
 def stacked(rows):
     """Return an object array of rows."""
     several = np.empty(len(rows), object)
@@ -98,6 +102,8 @@ RETRIEVAL = [
     (retrieval(X, np.eye(6, 3, dtype=int)), ValueError, "query_labels .*relevant="),
     (retrieval(X, np.stack([[*"abcdef"], [*"xyxyxy"]], 1)), ValueError, "query_labels .*coarsest"),
     (retrieval(recall_at=(1, 0)), ValueError, r"recall_at\[1\]"),
+    (retrieval(ndcg_at=8), TypeError, "ndcg_at"),
+    (retrieval(recall_at=(k for k in (1, 5))), TypeError, "recall_at"),
     (retrieval(map_divisor="r"), ValueError, "map_divisor"),
     (retrieval(block_size=0), ValueError, "block_size"),
     (lambda: evaluate_retrieval(X, query_labels=Y, labels=Y), TypeError, ".*'labels'"),
@@ -138,7 +144,9 @@ RANKINGS = [
 CLUSTERS = [
     (lambda: metrics.nmi(X, Y[:4]), ValueError, "labels"),
     (lambda: metrics.nmi(X, Y * 0.5), TypeError, "labels"),
-    (lambda: metrics.nmi(X, Y, 7), ValueError, "n_samples"),  # scikit-learn's
+    (lambda: metrics.nmi(X, Y, 0), ValueError, "num_clusters"),
+    (lambda: metrics.nmi(X, Y, 7), ValueError, "num_clusters"),
+    (lambda: metrics.adjusted_mutual_information(Y, Y[:4]), ValueError, "labels and clusters"),
     (lambda: metrics.nmi(BAD, Y), ValueError, r"embeddings .*row 4\b"),
     (lambda: metrics.nmi(X, Y - 2), ValueError, "labels"),
     (lambda: metrics.adjusted_mutual_information(Y - 2, Y), ValueError, "labels"),
@@ -148,6 +156,7 @@ CLUSTERS = [
 PAIRS = [
     (lambda: metrics.verification(X, Y[:5]), ValueError, "labels"),
     (lambda: metrics.verification(X, Y, far=(2.0,)), ValueError, r"far\[0\]"),
+    (lambda: metrics.verification(X, Y, far=0.1), TypeError, "far"),
     (lambda: metrics.verification(X, np.arange(6)), ValueError, "labels .*one class"),
     (lambda: metrics.verification(X, np.zeros(6, int)), ValueError, "labels .*two classes"),
     (lambda: metrics.verification(X[:1], Y[:1]), ValueError, "labels .*one class"),
@@ -176,6 +185,8 @@ STRUCTURE = [
 ]
 PROBABILITIES = [
     (mixture(concentrations=np.inf), ValueError, "concentrations"),
+    (mixture(concentrations=[1, 2]), ValueError, "concentrations"),
+    (mixture(concentrations="a"), TypeError, "concentrations"),
     (mixture(weights=[1, -1, 1, 1]), ValueError, "weights"),
     (mixture(labels=OUTSIDE), ValueError, r"labels\[2\] is 4"),
     (lambda: metrics.vmf_mixture_likelihood(X, Y, BAD), ValueError, r"proxies .*row 4\b"),
@@ -188,8 +199,15 @@ PROBABILITIES = [
     (violation(X, Y, BAD, Y), ValueError, r"anchors .*row 4\b"),
 ]
 ARRAYS = [
-    (lambda: evaluate_arrays({"embeddings": X[:0], "labels": Y}), ValueError, "embeddings"),
-    (lambda: evaluate_arrays({"embeddings": X, "labels": Y / 2}), TypeError, "query_labels"),
+    (arrays(X[:0], Y[:0]), ValueError, "embeddings"),
+    (arrays(X + 1j, Y), TypeError, "embeddings"),
+    (arrays(BAD, Y), ValueError, r"embeddings .*row 4\b"),
+    (arrays(X, Y / 2), ValueError, "labels"),
+    (
+        arrays(X, Y, gallery_embeddings=X[:0], gallery_labels=Y[:0]),
+        ValueError,
+        "gallery_embeddings",
+    ),
     (lambda: evaluate_arrays({"embeddings": X}), ValueError, ".*'labels'"),
 ]
 TABLE = [*RETRIEVAL, *SEARCHES, *RANKINGS, *CLUSTERS, *PAIRS, *STRUCTURE, *PROBABILITIES, *ARRAYS]

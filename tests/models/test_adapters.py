@@ -229,6 +229,24 @@ def test_equinox_convolutions_take_images_with_their_channels_last():
     np.testing.assert_array_equal(embeddings, jax.vmap(model.module)(jnp.moveaxis(images, -1, 1)))
 
 
+class Pictures(eqx.Module):
+    """Takes a row [H, W, C]; two of its paths are equal with slashes between, one ends in "value"."""
+
+    parts: dict
+    value: jax.Array
+
+    def __call__(self, x):
+        return self.parts["a/b"] @ x.mean((0, 1)) * self.value + self.parts["a"]["b"]
+
+
+def test_equinox_modules_take_images_as_they_are_if_they_can():
+    parts = {"a/b": jnp.ones((2, 3)), "a": {"b": jnp.arange(2.0)}}
+    model = as_model(Pictures(parts, value=jnp.array(2.0)))
+    images = jax.random.normal(KEY, (2, 8, 7, 3))
+    embeddings = model.apply(model.init(KEY, images), images)
+    np.testing.assert_array_equal(embeddings, jax.vmap(model.module)(images))
+
+
 # Functions
 
 

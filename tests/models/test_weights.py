@@ -141,6 +141,7 @@ def test_refusals(tmp_path):
     for path, to, arch, error, name in (
         (file, out, "vgg", ValueError, r"^arch\b.*resnet18.*vgg"),
         (file, "out.npz", ARCH, ValueError, r"^out\b"),
+        (file, "s3://out.safetensors", ARCH, ValueError, r"^out\b.*address"),
         ("in.h5", out, ARCH, ValueError, r"^in\.h5 .*\.safetensors, \.pth"),
         (nowhere, out, ARCH, FileNotFoundError, "nowhere"),
         (file, gone, ARCH, ValueError, "^out .*gone"),
