@@ -160,7 +160,7 @@ def typed_dict(kind: Any, part: Part | None = None) -> Any:
         for name, hint, value, group in _fields(kind, part)
     }
     made: Any = TypedDict(kind.__name__, fields, total=False)  # type: ignore
-    made.__module__ = "builtins"  # whose sources tyro does not search for texts, which each option has
+    made.__module__ = "builtins"  # or tyro searches this file for texts, which takes long
     return made
 
 
