@@ -10,7 +10,6 @@ import optax
 
 from jdml import adapt, optim
 from jdml.ops.checks import (
-    Constraint,
     count,
     finite,
     fraction_below_1,
@@ -69,19 +68,16 @@ class OptimizerConfig(Config):
         """Return the schedule's name and settings, such as ``('step', {'factor': 0.5, 'every': 10})``."""
         name, settings = parse_named(self.schedule, "schedule")
         one_of("schedule", name, SCHEDULES)
-        known = dict[str, Constraint]()
-        if name == "step":
-            known = {"every": count, "factor": non_negative}
-            settings = {"factor": 0.5, **settings}
-            if "every" not in settings:
-                raise ValueError(
-                    f"schedule step needs a number of epochs, such as step:every=10, got {self.schedule!r}"
-                )
+        known = {"every": count, "factor": non_negative} if name == "step" else {}
         for setting, value in settings.items():
             if setting not in known:
                 raise ValueError(no_setting(f"schedule {name}", setting, known))
             known[setting](f"schedule {name}: {setting}", value)
-        return name, settings
+        if name == "step" and "every" not in settings:
+            raise ValueError(
+                f"schedule step needs a number of epochs, such as step:every=10, got {self.schedule!r}"
+            )
+        return name, {"factor": 0.5, **settings} if name == "step" else settings
 
     def build(
         self,

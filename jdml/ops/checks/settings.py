@@ -154,7 +154,7 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
             if isinstance(value, str) or not {int, float} & {*kinds}:
                 one_of(name, value, words)
         several = {name: value}
-        if isinstance(value, Mapping) and Mapping in map(get_origin, kinds):
+        if isinstance(value, Mapping) and any(get_origin(kind) is Mapping for kind in kinds):
             several = {f"{name} {key}": each for key, each in value.items()}
         for constraint in constraints:
             for place, each in several.items():
