@@ -159,7 +159,9 @@ def typed_dict(kind: Any, part: Part | None = None) -> Any:
         else typed_dict(type(group.values), group)
         for name, hint, value, group in _fields(kind, part)
     }
-    return TypedDict(kind.__name__, fields, total=False)  # type: ignore
+    made: Any = TypedDict(kind.__name__, fields, total=False)  # type: ignore
+    made.__module__ = "builtins"  # or tyro searches this file for texts, which takes long
+    return made
 
 
 def _option(kind: Any, name: str, hint: Any, value: Any, defaults: bool) -> Any:

@@ -81,9 +81,9 @@ class Search:
         for answer in neighbours:
             query = Path(answer["query"]).name
             for hit in answer["hits"]:
-                file = Path(hit["file"])
-                file = file.relative_to(here) if file.is_relative_to(here) else file
-                rows.append([query, hit["rank"], hit["distance"], hit.get("label", ""), str(file)])
+                path, file = Path(hit["file"]), hit["file"]
+                file = str(path.relative_to(here)) if path.is_relative_to(here) else file
+                rows.append([query, hit["rank"], hit["distance"], hit.get("label", ""), file])
             if not answer["hits"] and np.isfinite(limit):
                 rows.append([query, "", "", "", "not in the gallery"])
         print_table(None, ["query", "rank", "distance", "class", "file"], rows)

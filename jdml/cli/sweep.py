@@ -95,8 +95,11 @@ class Sweep(Train):
         for text in self.set:
             option, choices = _values(text)
             settings.setdefault(option, []).extend(choices)
-        own = typed_dict(Sweep, Part(self, tuple(Train.__dataclass_fields__)))
-        common = tyro.cli(own, args=self.words, return_unknown_args=True)[1]
+        # A run has a seed and a folder of its own.
+        of_runs = {*Train.__dataclass_fields__, *vars(self.run)} - {"run", "seed", "out"}
+        own: Any = typed_dict(Sweep, Part(self, tuple(of_runs)))
+        flat: Any = (tyro.conf.OmitArgPrefixes,)
+        common = tyro.cli(own, args=self.words, return_unknown_args=True, config=flat)[1]
         common += ["--quiet"] * (self.jobs > 1)  # one run shows its steps
         has_own = functools.cache(has_validation)  # combinations share their data
         holds_out = self.select_on == "validation" and "--validation" not in settings

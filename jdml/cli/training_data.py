@@ -89,7 +89,7 @@ def read_files(
             continue
         if not len(listing.splits.get(split, ())):
             raise ValueError(
-                f"{options.data_dir}: the {split} part has no images; add classes, or take jdml train --split images"
+                f"{options.data_dir}: the {split} part has no images; add classes, or write --split images"
             )
         part = listing.dataset(split, transform=transform)
         if options.data == "folder":

@@ -72,14 +72,14 @@ class CCPConfig(Method):
         Args:
             parts: of the recipe of a pair loss, by name.
             preset: one of ``PRESETS``; the class has the paper's settings.
-            single: whether the first problem never ends, whatever its ``patience``: what CCP is compared with.
+            single: whether the first problem never ends: what CCP is compared with.
             **settings: fields of the class; None for the preset's.
 
         Returns:
             The values that change, by part, as ``Recipe.replace`` takes them.
 
         Raises:
-            ValueError: an unknown preset or setting.
+            ValueError: an unknown preset or setting, or a ``patience`` of a single problem.
 
         Example:
             >>> from jdml.recipes import LossConfig
@@ -89,6 +89,10 @@ class CCPConfig(Method):
         """
         one_of("preset", preset, PRESETS)
         own = {name: value for name, value in settings.items() if value is not None}
+        if single and "patience" in own:
+            raise ValueError(
+                f"method ccp: patience ends a problem, and the single one never does, got {own['patience']}"
+            )
         own |= {"patience": NEVER} if single else {}
         problems = cls.from_json({**PRESETS[preset], **own})
         multipliers = parts["optimizer"].lr_multipliers.items()

@@ -87,13 +87,16 @@ class Config:
             The recipe, or the part of one.
 
         Raises:
+            TypeError: no values by name.
             ValueError: an unknown name.
         """
+        if not isinstance(values, Mapping):
+            raise TypeError(f"{cls.__name__} must be values by name, got {values!r}")
         kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(cls)}
         parts = dict(values)
         for name, value in values.items():
             if name not in kinds:
-                raise ValueError(no_setting(cls.__name__, name, kinds))
+                raise ValueError(no_setting(cls.__name__.removesuffix("Config"), name, kinds))
             if isinstance(kinds[name], type) and issubclass(kinds[name], Config):
                 parts[name] = kinds[name].from_json(value)
         return cls(**parts)

@@ -274,14 +274,19 @@ class LossConfig(Config):
 
     def _check_parts(self) -> None:
         """Refuse what the loss, or its method, would not use."""
-        method, kind, name = self.method or PLAIN, self.kind, self.name
+        method = self.method or PLAIN
+        kind = self.kind
+        name = self.name
         if self.method is not None and method.kind != kind:
             raise RecipeError(
                 f"{{method}} {method.name} is for {method.kind} losses, such as {method.loss}; "
                 f"{name} is a {kind} loss"
             )
-        each, pair, plain = self.proxies.per_class, kind == "pair", self.method is None
-        where, brings = "" if plain else f" with {{method}} {method.name}", method.proxies
+        each = self.proxies.per_class
+        pair = kind == "pair"
+        plain = self.method is None
+        brings = method.proxies is not None
+        where = "" if plain else f" with {{method}} {method.name}"
         learned = self.has_proxies and not method.chooses_proxies
         for field, used, users in (
             ("miner", pair, "pair losses"),

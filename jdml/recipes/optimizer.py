@@ -10,7 +10,6 @@ import optax
 
 from jdml import adapt, optim
 from jdml.ops.checks import (
-    Constraint,
     count,
     finite,
     fraction_below_1,
@@ -69,15 +68,16 @@ class OptimizerConfig(Config):
         """Return the schedule's name and settings, such as ``('step', {'factor': 0.5, 'every': 10})``."""
         name, settings = parse_named(self.schedule, "schedule")
         one_of("schedule", name, SCHEDULES)
-        known = dict[str, Constraint]()
-        if name == "step":
-            known = {"every": count, "factor": non_negative}
-            settings = {"every": None, "factor": 0.5, **settings}
+        known = {"every": count, "factor": non_negative} if name == "step" else {}
         for setting, value in settings.items():
             if setting not in known:
                 raise ValueError(no_setting(f"schedule {name}", setting, known))
             known[setting](f"schedule {name}: {setting}", value)
-        return name, settings
+        if name == "step" and "every" not in settings:
+            raise ValueError(
+                f"schedule step needs a number of epochs, such as step:every=10, got {self.schedule!r}"
+            )
+        return name, {"factor": 0.5, **settings} if name == "step" else settings
 
     def build(
         self,
@@ -121,10 +121,7 @@ class OptimizerConfig(Config):
         for role in self.weight_decay_roles:
             one_of("weight_decay_roles", role, dict.fromkeys(("model", *roles, *ROLES)))
         steps = max(1, steps)
-        if self.lr_warmup_steps and self.lr_warmup_steps >= steps:
-            raise RecipeError(
-                f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {self.lr_warmup_steps}"
-            )
+        self.check_warmup(steps)
         waits = finetune.backbone_freeze_steps
         waits = finetune.backbone_freeze_epochs * steps_per_epoch if waits is None else waits
         if waits >= steps:
@@ -181,6 +178,13 @@ class OptimizerConfig(Config):
             joined = (lambda step: after(step + warmup)) if name == "step" else after
             rates = optax.join_schedules([up, joined], [warmup])
         return rates if not first_step else lambda step: rates(step + first_step)
+
+    def check_warmup(self, steps: int) -> None:
+        """Refuse a warm-up of the learning rate that is as long as the run."""
+        if self.lr_warmup_steps and self.lr_warmup_steps >= steps:
+            raise RecipeError(
+                f"{{lr_warmup_steps}} must be below {{steps}}, {steps}, got {self.lr_warmup_steps}"
+            )
 
     def _of_all_roles(self, loss: LossConfig, roles: tuple[str, ...]) -> list[Any]:
         """Make what acts on all gradients together, before each role's rule."""

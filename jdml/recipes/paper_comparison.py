@@ -39,6 +39,7 @@ EXCLUDED = (
     "batch.size",
     "batch.classes",
     "batch.samples_per_class",
+    "batch.steps",
     "optimizer.lr_multipliers",
     "evaluation.",
 )
@@ -135,6 +136,8 @@ def find_paper_rows(
                 for name in {**ours, **theirs}
                 if ours.get(name) != theirs.get(name)
             ]
+            if run.batch.steps != paper.batch.steps:
+                differences.append(f"steps {run.batch.steps}")
             differences += [result.note] if result.note else []
             matches.append(dataclasses.replace(result, differences=tuple(differences)))
     return matches

@@ -271,7 +271,8 @@ def recipe(
     result = RECIPES[method](dataset, backbone or "resnet50", **settings)
     if protocol != "conventional":
         result = _under_mlrc(result, method, dataset)
-    record, changes = NETWORKS.get(backbone or ""), dict[str, Any](network={"name": backbone})
+    record = NETWORKS.get(backbone or "")
+    changes: dict[str, Any] = {"network": {"name": backbone}}
     if record is None or not (record.batch_norm and record.pooling):
         changes["network"]["pooling"] = None
     if record is None or not record.batch_norm or record.small_images:

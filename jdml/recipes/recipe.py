@@ -69,8 +69,7 @@ class Recipe(Config):
 
     Raises:
         TypeError: a value that is not plain.
-        ValueError: a value out of range, an unknown name, or values of a part that contradict each other; those of two
-            parts are refused where the one is built.
+        ValueError: a value out of range, an unknown name, or values that contradict each other.
 
     Example:
         >>> from jdml.recipes import ProxyConfig
@@ -92,6 +91,14 @@ class Recipe(Config):
     batch: BatchConfig = dataclasses.field(default_factory=BatchConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch.steps is not None:
+            self.optimizer.check_warmup(self.batch.steps)
+        for name in ("last_blocks", "layer_decay"):
+            if getattr(self.finetune, name) is not None and self.network.name is not None:
+                self.network.blocks(name)
 
 
 STEPS = 1000

@@ -179,10 +179,11 @@ def project(
     from sklearn.manifold import TSNE
 
     perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
-    # scikit-learn's own start at the principal axes fails on equal rows and on one dimension.
-    begin = (both - both.mean(0)) @ principal_axes(both)[0]
-    begin *= 1e-4 / (begin[:, 0].std() or 1.0)
-    layout = TSNE(init=begin.astype(np.float32), perplexity=perplexity, random_state=seed)
+    both = both - both.mean(0)
+    both /= np.abs(both).max() or 1.0
+    # scikit-learn's start at the principal axes fails on equal rows and on one dimension.
+    init: Any = "pca" if both.shape[1] > 1 and both.any() else "random"
+    layout = TSNE(init=init, perplexity=perplexity, random_state=seed)
     words = f"t-SNE, perplexity {perplexity:.0f}: keeps neighbours, not distances"
     return layout.fit_transform(both.astype(np.float32)), words
 

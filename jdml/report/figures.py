@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from jdml._optional_imports import require_package
 from jdml._paths import atomic_write
 from jdml.data.folder import image_named
 from jdml.data.images import open_image
-from jdml.ops.checks import check_embeddings, check_labels, default_of, one_of
+from jdml.ops.checks import default_of, one_of
 from jdml.report import embedding_stats as stats
 from jdml.report.compare import compare_runs
 from jdml.report.images import picture_of
@@ -299,6 +300,10 @@ def _panels(
     from matplotlib.figure import Figure
 
     class InlineFigure(Figure):
+        def savefig(self, *args: Any, **settings: Any) -> None:
+            _choose_fonts(self)
+            super().savefig(*args, **settings)
+
         def _repr_png_(self) -> bytes:
             file = io.BytesIO()
             self.savefig(file, format="png", dpi=100)
@@ -337,8 +342,10 @@ def curve(log: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]
 
 def _check_inputs(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     x, y = np.asarray(embeddings, np.float64), np.asarray(labels)
-    check_embeddings("embeddings", x)
-    check_labels("labels", y, len(x))
+    if x.ndim != 2 or len(x) < 2:
+        raise ValueError(f"embeddings must be [N, D] with two rows at least, got {list(x.shape)}")
+    if y.shape != (len(x),):
+        raise ValueError(f"labels must have shape [N] = [{len(x)}], got {list(y.shape)}")
     return x, y
 
 
@@ -364,6 +371,31 @@ def save_figure(figure: Any, path: str | Path) -> Path:
     with atomic_write(path) as file:
         figure.savefig(file, format=path.suffix[1:] or None, dpi=150)
     return path
+
+
+def _choose_fonts(figure: Any) -> None:
+    """Let each text use fonts that have its characters, of any script; write those that no font has escaped."""
+    from matplotlib.font_manager import findfont, fontManager
+    from matplotlib.text import Text
+
+    for item in figure.findobj(Text):
+        known = _characters(findfont(item.get_fontproperties()))
+        for character in sorted({*item.get_text()} - known - {"\n"}):
+            fonts = (f.name for f in fontManager.ttflist if character in _characters(f.fname))
+            if family := next(fonts, None):
+                item.set_fontfamily([*item.get_fontfamily(), family])
+            else:
+                escaped = character.encode("unicode_escape").decode()
+                item.set_text(item.get_text().replace(character, escaped))
+
+
+@cache
+def _characters(file: str) -> frozenset[str]:
+    """Return the characters that a font has; none of the one that has boxes for all."""
+    from matplotlib.font_manager import get_font
+
+    font = get_font(file)
+    return frozenset(map(chr, {} if "LastResort" in file else font.get_charmap()))
 
 
 def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:

@@ -26,8 +26,6 @@ from jdml.ops.checks import Rerank, default_of
 from jdml.report.runs import Run
 from jdml.runs.embedding_io import EmbeddingTable
 
-SIDE = 80
-"""Longest side of a picture on a page."""
 SCORED = ("test", "query", "val", "all")
 """Parts of a data set; a report shows the first that exists."""
 SELF_SEARCH = 32
@@ -180,16 +178,17 @@ def picture_of(images: Any, row: int) -> Any:
 
 def thumbnails(images: Any, rows: Sequence[int]) -> dict[int, str]:
     """Make pictures that a page holds in itself."""
+    side = 80 if len(rows) <= 1000 else 56 if len(rows) <= 2500 else 40
     pictures = ((int(row), picture_of(images, row)) for row in rows)
-    return {row: _address(picture) for row, picture in pictures if picture is not None}
+    return {row: _address(picture, side) for row, picture in pictures if picture is not None}
 
 
-def _address(picture: Any) -> str:
+def _address(picture: Any, side: int) -> str:
     """Write one picture as a ``data:`` address: small drawings without loss, photographs as WebP."""
     small = picture.convert("L" if picture.mode in ("1", "L") else "RGB")
     exact = max(small.size) <= 32
     if not exact:
-        small.thumbnail((SIDE, SIDE))
+        small.thumbnail((side, side))
     file = io.BytesIO()
     small.save(file, "WEBP", lossless=exact, quality=100 if exact else 70, method=4)
     return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()

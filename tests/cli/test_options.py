@@ -219,8 +219,11 @@ def test_sweep_over_flags_and_tuples(tmp_path):
 
 @pytest.mark.parametrize(("jobs", "quiet"), [(1, False), (2, True)])
 def test_sweep_shows_the_steps_of_one_run_at_a_time(jobs, quiet):
-    swept = COMMANDS["sweep"].read(["--out", "runs", "--set", "lr=1e-3", "--jobs", str(jobs)])
-    assert [run.run.quiet for run in swept.runs().values()] == [quiet]
+    words = ["--out", "runs", "--seed=3", "--set", "lr=1e-3", "--jobs", str(jobs)]
+    (run,) = COMMANDS["sweep"].read(words).runs().values()
+    assert run.run.quiet is quiet
+    assert run.words[-2:] == ("--seed=3", "--out=runs/1e-3-3")
+    assert not {"--out", "--seed"} & {*run.words}
 
 
 def test_log_lines_and_progress_bars_are_on_lines_of_their_own(capsys):

@@ -13,7 +13,6 @@ from jdml import recipes
 from jdml.recipes import (
     RECIPES,
     BatchConfig,
-    FinetuneConfig,
     LossConfig,
     NetworkConfig,
     OptimizerConfig,
@@ -23,8 +22,6 @@ from jdml.recipes import (
 )
 from jdml.recipes.config import parse_settings
 from jdml.recipes.loss import build_miner
-
-LAST = FinetuneConfig(last_blocks=2)
 
 
 def rates_of(multipliers):
@@ -45,6 +42,7 @@ def decay_of(roles):
         (lambda: recipe("ccp", "cub", pool_size=0), ValueError, "pool_size"),
         (lambda: recipe("ccp", "cub", initial_proxies="last"), ValueError, "initial_proxies"),
         (lambda: recipe("ccp", "cub", preset="mine"), ValueError, "preset"),
+        (lambda: recipe("ccp", "cub", single=True, patience=5), ValueError, "method ccp: patience"),
         (lambda: recipe("nir", "cub", flow_learning_rate=0.0), ValueError, "flow_learning"),
         (lambda: recipe("nir", "cub", weight="1"), TypeError, "weight"),
         (lambda: recipe("nir", "cub", single=True), ValueError, "nir has no setting 'single'"),
@@ -55,8 +53,6 @@ def decay_of(roles):
         (lambda: rates_of({"proxy": 3.0}), ValueError, "lr_multipliers"),
         (lambda: rates_of({"model": 3.0}), ValueError, "lr_multipliers"),
         (lambda: decay_of(("proxy",)), ValueError, "weight_decay_roles"),
-        (lambda: OptimizerConfig(lr_warmup_steps=5).build(steps=5), ValueError, "lr_warmup"),
-        (lambda: LAST.frozen_pattern(NetworkConfig("small"), "ab"), ValueError, "last_blocks"),
         (lambda: parse_settings(["margin=.1", "margin=.9"], "--own"), ValueError, "--own"),
         (lambda: build_miner("semi_hard:margin=.1,margin=.9", dim=8), ValueError, "miner semi_h"),
     ],
@@ -74,7 +70,7 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
     [
         ({"loss": {"name": "tripplet"}}, ValueError, "loss"),
         ({"losses": {}}, ValueError, "Recipe has no setting"),
-        ({"loss": {"method": {**NIR, "wait": 1}}}, ValueError, "NIRConfig has no setting"),
+        ({"loss": {"method": {**NIR, "wait": 1}}}, ValueError, "NIR has no setting"),
         ({"optimizer": {"learning_rate": -1.0}}, ValueError, "learning_rate"),
         ({"optimizer": {"learning_rate": "fast"}}, TypeError, "learning_rate"),
         ({"network": {"dim": 8.5}}, TypeError, "dim"),
@@ -94,8 +90,12 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
         ({"loss": {"method": CCP, "memory_size": 8}}, ValueError, "memory_size"),
         ({"loss": {"learn_beta": "class"}}, ValueError, "learn_beta"),
         ({"loss": {"proxies": {"init": "samples"}}}, ValueError, "init"),
+        ({"batch": {"steps": 5}, "optimizer": {"lr_warmup_steps": 5}}, ValueError, "lr_warmup"),
+        ({"network": {"name": "small"}, "finetune": {"last_blocks": 2}}, ValueError, "last_bl"),
+        ({"loss": "triplet"}, TypeError, "LossConfig must be values by name"),
+        ({"optimizer": {"b2": {"model": 0.9}}}, TypeError, "b2"),
         ({"optimizer": {"schedule": "cosine:every=2"}}, ValueError, "schedule"),
-        ({"optimizer": {"schedule": "step"}}, TypeError, "schedule"),
+        ({"optimizer": {"schedule": "step"}}, ValueError, "schedule step needs"),
         ({"finetune": {"freeze": "a", "lora": 2}}, ValueError, "freeze and lora"),
         ({"finetune": {"lora": 2, "layer_decay": 0.5}}, ValueError, "layer_decay"),
         ({"finetune": {"cached_views": 2}}, ValueError, "cached_views"),
@@ -160,9 +160,9 @@ def test_method_is_put_onto_a_recipe():
 
     nir = recipes.NIRConfig.onto(base("proxy_anchor"), weight=np.float64(0.5))
     assert type(nir.loss.method.weight) is float
-    for kind, loss in ((recipes.NIRConfig, "proxy_anchor"), (recipes.CCPConfig, "contrastive")):
-        with pytest.raises(ValueError, match=rf"^{kind.__name__} has no setting 'wieght'"):
-            kind.onto(base(loss), wieght=1)
+    for method, loss in (("NIR", "proxy_anchor"), ("CCP", "contrastive")):
+        with pytest.raises(ValueError, match=rf"^{method} has no setting 'wieght'"):
+            recipes.METHODS[method.lower()].onto(base(loss), wieght=1)
     single = recipes.CCPConfig.onto(base("contrastive"), single=True, patience=None)
     assert single.loss.method.patience > 1000
 

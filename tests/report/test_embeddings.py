@@ -152,8 +152,8 @@ def test_maps_place_neighbours_together(cloud):
 
 
 def test_map_of_equal_or_narrow_rows(cloud):
-    """scikit-learn's own start fails on them."""
-    for x in (np.ones((12, 3)), cloud[0][:, :1]):
+    """scikit-learn's own start fails on them, and its distances on large ones."""
+    for x in (np.ones((12, 3)), cloud[0][:, :1], 1e30 * cloud[0]):
         laid, stars, _ = map_points(x, "tsne", x[:1])
         assert (laid.shape, stars.shape) == ((len(x), 2), (1, 2))
         assert np.isfinite(laid).all()
@@ -169,10 +169,12 @@ def test_thumbnails_of_every_image_type(tmp_path):
     for images in (grey, floats):
         assert thumbnails(images, [0])[0].startswith("data:image/webp;base64,")
     assert thumbnails(np.zeros((3, 5), np.float32), [0]) == {}
-    Image.new("RGB", (40, 20), "red").save(tmp_path / "a.png")
+    Image.effect_noise((96, 96), 64).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"no image")
     files = ImageFiles([tmp_path / name for name in ("a.png", "b.png", "c.png")])
     assert list(thumbnails(files, [0, 1, 2])) == [0]
+    sizes = [len(thumbnails(files, [0] + [2] * count)[0]) for count in (0, 1000, 2500)]
+    assert sizes == sorted(set(sizes), reverse=True)  # of many pictures each is small
 
 
 def test_field_is_drawn_with_its_charges(cloud):

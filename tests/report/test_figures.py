@@ -49,6 +49,10 @@ def test_maps_and_confusions_name_classes(cloud):
     names = ["a", "b", "c"]
     (axes,) = report.embedding_map(x, y, proxies=np.eye(3, 8), class_names=names).axes
     assert [group.get_label() for group in axes.collections] == [*names, "proxies"]
+    (axes,) = report.embedding_map(x, np.array(names)[y]).axes
+    assert [group.get_label() for group in axes.collections] == names
+    with pytest.raises(ValueError, match="two rows at least"):
+        report.embedding_map(x[:1], y[:1])
     assert len(report.embedding_map(x[:, :2], y, max_points=10).axes[0].collections) <= 3
     mixed = np.random.default_rng(0).permutation(y)
     (axes,) = report.confusions(x, mixed, k=3, class_names=names).axes
@@ -73,6 +77,15 @@ def test_rows_without_a_class_in_figures():
         shown = report.gallery(images, x, y, queries=7, k=1, order=order, class_names=names)
         last = [title.removeprefix("query\n") for title in titles(shown)[8::2]]
         assert last == ["alone", "(no class)", "(no class)"]
+
+
+def test_characters_without_a_font_are_escaped(cloud, tmp_path, recwarn):
+    names = ["ärger", "\U000f0001", "z\n"]  # private: in no font
+    figure = report.embedding_map(*cloud, class_names=names)
+    figure.savefig(tmp_path / "map.png")
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown[:2] == ["ärger", r"\U000f0001"]
+    assert [str(w.message) for w in recwarn if "Glyph" in str(w.message)] == []
 
 
 def test_names_in_figures_are_not_read_as_formulas(cloud, tmp_path):

@@ -7,7 +7,7 @@ import inspect
 import math
 import numbers
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
@@ -26,7 +26,7 @@ class Constraint:
         """Raise a TypeError or a ValueError where the value does not meet the condition."""
         if value is None and self.or_none:
             return
-        if self.several and isinstance(value, list | tuple):
+        if self.several and isinstance(value, Sequence) and not isinstance(value, str):
             if not value:
                 raise ValueError(f"{name} must hold at least one number {self.expected}, got none")
             for each in value:
@@ -151,11 +151,11 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
             if isinstance(value, str) or not {int, float} & {*kinds}:
                 one_of(name, value, words)
         several = {name: value}
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and any(get_origin(kind) is Mapping for kind in kinds):
             several = {f"{name} {key}": each for key, each in value.items()}
         for constraint in constraints:
-            for name, each in several.items():
-                constraint(name, each)
+            for place, each in several.items():
+                constraint(place, each)
 
 
 _type_hints = functools.cache(functools.partial(get_type_hints, include_extras=True))
