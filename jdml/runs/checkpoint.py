@@ -121,8 +121,9 @@ class RunFolder:
                 f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
                 "remove it to resume from the one before, or choose another folder"
             ) from error
-        shown = "; ".join(explain(differing)[:3])
-        raise ValueError(f"checkpoint {path} is of another model: {shown}")
+        shown, more = "; ".join(explain(differing)[:3]), len(differing) - 3
+        rest = f"; and {more} more" if more > 0 else ""
+        raise ValueError(f"checkpoint {path} is of another model: {shown}{rest}")
 
     def save_model(
         self, name: str, variables: Mapping[str, Tree], step: int, metrics: Mapping[str, Any]

@@ -22,7 +22,6 @@ from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
-from jdml.runs.identity import differences, explain
 from jdml.training.optimizer_wrappers import LossScaleState, passing_loss
 
 _log = logging.getLogger(__name__)
@@ -160,9 +159,11 @@ def check_same_arrays(begin: str, before: Tree, after: Tree, *, types: bool = Tr
             for path, x in jax.tree_util.tree_leaves_with_path(tree)
         }
 
-    changed = differences(by_path(before), by_path(after))
-    if changed:
-        raise ValueError(f"{begin} of the same shapes: {explain(changed)[0]}")
+    had, has = by_path(before), by_path(after)
+    for name in (*had, *has):
+        if had.get(name) != has.get(name):
+            was, now = had.get(name, "absent"), has.get(name, "none")
+            raise ValueError(f"{begin} of the same shapes: {name} was {was}, got {now}")
 
 
 def _warn_other_settings(model: AnyModel, pretrained: Any) -> None:
