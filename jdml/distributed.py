@@ -7,6 +7,7 @@ writes.
 
 import contextlib
 import ctypes
+import functools
 import logging
 import os
 import signal
@@ -62,9 +63,8 @@ class Placement:
         if mesh is None:
             if shard:
                 raise ValueError(f"shard needs a mesh: got shard for {', '.join(shard)}, mesh=None")
-            if (idle := jax.device_count()) > 1:
-                use = f"fit(devices=jax.make_mesh(({idle},), ('data',))) uses all"
-                _log.warning("training on 1 of %d devices: %s", idle, use)
+            if jax.device_count() > 1:
+                _warn_idle_devices(jax.device_count())
             return HERE
         return cls(Mesh(mesh.devices, mesh.axis_names), tuple((shard or {}).items()))
 
@@ -247,6 +247,12 @@ def broadcast_metrics(values: Mapping[str, float]) -> dict[str, float]:
 def any_process(flags: np.ndarray) -> np.ndarray:
     """Return where flags are True in any process."""
     return np.any(multihost_utils.process_allgather(flags), axis=0)
+
+
+@functools.cache  # once a process
+def _warn_idle_devices(number: int) -> None:
+    use = f"fit(devices=jax.make_mesh(({number},), ('data',))) uses all"
+    _log.warning("training on 1 of %d devices: %s", number, use)
 
 
 def _is_launched() -> bool:

@@ -236,21 +236,23 @@ class Gallery:
         """Save into a folder; into the one it came from only what is new is written.
 
         Raises:
-            ValueError: a folder that holds other files, or a gallery that another process has changed since.
+            ValueError: a folder that holds other files or ends as a file of embeddings does, or a gallery that another
+                process has changed since.
         """
         check_local("path", path)
         folder = Path(path)
+        if folder.suffix in (".npz", ".npy", ".parquet"):
+            raise ValueError(f"path must be a folder's name, without {folder.suffix}, got {folder}")
         with lock_of(folder, needed=False):
             self._save(folder)
 
     def _save(self, folder: Path) -> None:
         before = _read(folder) if (folder / METADATA).exists() else {}
         is_own = self._folder is not None and folder.resolve() == self._folder.resolve()
-        known = self._version if is_own else None
-        if before.get("version") != known or (not is_own and _holds_others(folder)):
-            raise ValueError(
-                f"path must be a new folder, or the gallery's own as it was read or saved last, got {folder}"
-            )
+        if not is_own and (before or _holds_others(folder)):
+            raise ValueError(f"path must be a new folder or the gallery's own, {folder} is neither")
+        if is_own and before.get("version") != self._version:
+            raise ValueError(f"path was changed by another process: load {folder} again")
         folder.mkdir(parents=True, exist_ok=True)
         if self._stored is None or not before:  # all rows are written
             generation, saved_rows, saved_bytes = before.get("version", (0, 0))[0] + 1, 0, 0

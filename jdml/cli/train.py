@@ -26,8 +26,7 @@ from jdml.recipes import EvaluationConfig, Recipe
 from jdml.recipes.recipe import check_positives, for_classes, usual_batch
 from jdml.runs.identity import data_fingerprint
 from jdml.runs.run_files import write_json
-from jdml.training.initialization import dense_head
-from jdml.training.train_recipe import make_network, param_shapes, with_finetuning
+from jdml.training.train_recipe import check_head, make_network, param_shapes, with_finetuning
 
 
 @dataclass(frozen=True)
@@ -113,12 +112,10 @@ class TrainingRun:
             **weights.network_settings(model, options.network),
         )
         try:
-            if self.recipe.network.head_init != "random":
-                dense_head(param_shapes(self.network, self.data.train, self.preprocess))
+            check_head(self.recipe, self.network, self.data.train, self.preprocess)
         except ValueError as error:
             if "head_init" in options.network:
-                wide = f"--head-init principal, --dim {self.recipe.network.dim}"
-                raise ValueError(f"{wide}: {error}") from error
+                raise
             self.recipe = self.recipe.replace(network={"head_init": "random"})
             self.notes += (f"the head is initialized at random: {error}",)
         parts = self.recipe, self.network, self.data.train, self.preprocess

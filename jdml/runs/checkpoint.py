@@ -118,8 +118,9 @@ class RunFolder:
                 f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
                 "remove it to resume from the one before, or choose another folder"
             ) from error
-        shown = "; ".join(explain(differing)[:3])
-        raise ValueError(f"checkpoint {path} is of another model: {shown}")
+        shown, more = "; ".join(explain(differing)[:3]), len(differing) - 3
+        rest = f"; and {more} more" if more > 0 else ""
+        raise ValueError(f"checkpoint {path} is of another model: {shown}{rest}")
 
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``, unless it has the scores of this step, to which others may have been added."""

@@ -54,7 +54,7 @@ def join_tables(tables: Mapping[str, EmbeddingTable]) -> EmbeddingTable:
         files.append(np.array(unnamed) if names is None else names)
     joined = np.concatenate(labels)  # of numbers and names: texts
     if joined.dtype.kind == "U":
-        joined[joined == "-1"] = ""
+        joined[np.concatenate([own == -1 for own in labels])] = ""
     is_labelled = any(table.labels is not None for table in tables.values())
     vectors = np.concatenate([table.vectors for table in tables.values()])
     return EmbeddingTable(vectors, joined if is_labelled else None, np.concatenate(files))
@@ -260,7 +260,9 @@ def _rows_by_id(images: Any, root: Path) -> tuple[dict[str, int], dict[str, list
             path = Path(name)
             name = path.relative_to(root).as_posix() if path.is_relative_to(root) else name
         if name not in rows:
-            rows[name], versions[name] = row, file_version(file)
+            rows[name], versions[name] = row, []
+            with contextlib.suppress(OSError):  # without a version it is new, and damaged
+                versions[name] = file_version(file)
     return rows, versions
 
 
@@ -303,4 +305,4 @@ def _read_gallery(folder: Path) -> EmbeddingTable:
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    return dict(read_json(folder / FILES, dict, missing={"roots": [], "files": {}}))
+    return {"roots": [], "files": {}, **read_json(folder / FILES, dict, missing={})}

@@ -28,6 +28,7 @@ PROGRAMS = {".stablehlo": "flatbuffers", ".onnx": "jax2onnx"}
 
 def export_stablehlo(trained: Trained) -> bytes:
     """Return a program from images to embeddings, with its parameters, for ``jax.export.deserialize``."""
+    require_package("flatbuffers", "writing a program")
     from jax import export
 
     images = _open_batch(trained)
@@ -45,12 +46,15 @@ def export_stablehlo(trained: Trained) -> bytes:
 
 def export_onnx(trained: Trained) -> bytes:
     """Return an ONNX program from ``images`` to ``embeddings``, whose embeddings of random images are the network's."""
+    require_package("jax2onnx", "writing an ONNX file")
     require_package("onnxruntime", "writing an ONNX file")
     from jax2onnx import to_onnx
     from onnxruntime import InferenceSession
 
     batch, embedded = _open_batch(trained), jax.jit(trained.function())
-    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of names that it leaves out
+    log = logging.getLogger("onnx_ir")  # it warns of names that it leaves out
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         program = jax.make_jaxpr(embedded)(batch)
         model: Any = to_onnx(
@@ -66,6 +70,8 @@ def export_onnx(trained: Trained) -> bytes:
         (actual,) = InferenceSession(content).run(None, {"images": images})
     except Exception as error:  # of a library that does not know an operation
         raise ValueError(f"the network cannot be written as ONNX: {first_line(error)}") from error
+    finally:
+        log.setLevel(level)
     expected = np.asarray(embedded(images))
     if not np.allclose(actual, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max()):
         raise ValueError("the network cannot be written as ONNX: jax2onnx gives other embeddings")

@@ -104,10 +104,13 @@ def _parts(value: Any) -> Sequence[Any]:
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(value, nnx.Variable):
         return [(str(x.dtype), x.shape) for x in jax.tree.leaves(value)]
+    # What is private in the library's own objects, such as image files, changes while they are used.
+    is_own = type(value).__module__.startswith("jdml.")
+    private = ("_",) if is_own else ("_pytree__", "_object__")  # of NNX
     return [
         (name, part)
         for name, part in getattr(value, "__dict__", {}).items()
-        if not name.startswith(("_pytree__", "_object__")) and not is_flag(name)  # of NNX
+        if not name.startswith(private) and not is_flag(name)
     ]
 
 

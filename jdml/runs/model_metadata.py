@@ -34,8 +34,9 @@ FUNCTIONS: dict[str, Any] = {
     **NORMALIZATIONS,
     "default_preprocess": default_preprocess,
     "uint8_to_float": uint8_to_float,
+    "to_float": default_preprocess,
 }
-"""The library's functions before and after a network; None is "none"."""
+"""The library's functions before and after a network; None is "none". ``to_float`` is of 0.1."""
 
 
 def describe(
@@ -94,21 +95,22 @@ def _tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_part(name: Literal["crop", "preprocess", "normalize"], description: Description) -> Any:
     """Build the crop of image files, the function before the network, or the one after it."""
-    part = description[name]
-    if isinstance(part, str):
+    part: Any = description[name] or "none"  # runs of 0.1 have null, and texts of other functions
+    if isinstance(part, str) and part in FUNCTIONS:
         return FUNCTIONS[part]
-    if "function" in part:
+    other = part if isinstance(part, str) else part.get("function", part.get("class"))
+    if other is not None:
         remedy = "" if name == "crop" else f": load(run, {name}=…)"
-        raise ValueError(f"its {name} was {part['function']}, which is not of jdml{remedy}")
+        raise ValueError(f"its {name} was {other}, which is not of jdml{remedy}")
     return (Crops if name == "crop" else Normalizer)(**_tuples(part))
 
 
 def fit_variables(template: Mapping[str, Tree], arrays: Mapping[str, Any], path: Path) -> Any:
-    """Return a run's arrays in the structure of a network's variables; refuse other names or shapes."""
+    """Return a run's arrays, of their own types, in the structure of a network's variables; refuse other ones."""
     own = adapt.named_leaves(template)
     stored = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
     adapt.check_same_arrays(f"model is not that of {path}", stored, own, types=False)
-    leaves = [jnp.asarray(arrays[name], leaf.dtype) for name, leaf in own.items()]
+    leaves = [jax.device_put(arrays[name]) for name in own]
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 

@@ -29,7 +29,7 @@ METRICS = "metrics.json"
 RESOURCES = "resources.json"
 DESCRIPTION = "jdml"
 """The key of the description, as JSON, in a model file's metadata."""
-PLAIN = operator.methodcaller("item")
+as_number = operator.methodcaller("item")
 """Returns a number of an array library as Python's."""
 
 
@@ -166,7 +166,7 @@ def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
 def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the results of runs atomically."""
     lines = [
-        json.dumps({**result, "name": name}, sort_keys=True, ensure_ascii=False, default=PLAIN)
+        json.dumps({**result, "name": name}, sort_keys=True, ensure_ascii=False, default=as_number)
         for name, result in sorted(results.items())
     ]
     write_text(Path(path), "".join(f"{line}\n" for line in lines))
@@ -174,7 +174,7 @@ def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) ->
 
 def through_json(value: Any) -> Any:
     """Return a value as JSON returns it: lists for tuples, Python's numbers."""
-    return json.loads(json.dumps(value, default=PLAIN))
+    return json.loads(json.dumps(value, default=as_number))
 
 
 def save_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:

@@ -136,7 +136,9 @@ class AlternatingProblems(StatefulCallback):
     def start(self, state: TrainState, /) -> tuple[Alternation, TrainState]:
         """Choose the first problem's proxies."""
         proxies = state.params["proxies"]
-        anchored = optim.set_anchor(state.opt_state, state.params)  # or it is refused now
+        # A class without samples and an optimizer without an anchor are refused now.
+        draw_by_class(np.random.default_rng(0), np.asarray(self.train.labels), len(proxies), 1)
+        anchored = optim.set_anchor(state.opt_state, state.params)
         if self.anchor_first:
             state = state._replace(opt_state=anchored)
         chosen = proxies if self.first == "unchanged" else self._first_proxies(state)

@@ -28,19 +28,8 @@ DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
 _log = logging.getLogger(__name__)
 
 
-def check_arguments(
-    objective: Any, optimizer: Any, train: Any, sampler: Any, preprocess: Any, *, saved: bool
-) -> None:
-    """Refuse parts of another kind, images of another shape or range, no rows, another data set's sampler."""
-    of_sampler = ("__next__", *(("get_state", "set_state") if saved else ()))
-    for name, part, methods, example in (
-        ("objective", objective, ("init", "loss"), "jdml.objectives.pair(jdml.triplet_loss)"),
-        ("optimizer", optimizer, ("init", "update"), "optax.adam(1e-3)"),
-        ("sampler", sampler, of_sampler, "jdml.data.RandomBatchSampler(len(labels), 64)"),
-    ):
-        if not all(hasattr(part, method) for method in methods):
-            kind = getattr(part, "__name__", type(part).__name__)
-            raise TypeError(f"{name} must have {', '.join(methods)}, as {example} has, got {kind}")
+def check_train(train: Any) -> None:
+    """Refuse other objects than data sets, images whose rows or channels have another place, and no rows."""
     if not (hasattr(train, "images") and hasattr(train, "labels")):
         raise TypeError(
             f"train must be a data set with images and labels, got a {type(train).__name__}: write jdml.data.Dataset("
@@ -57,18 +46,32 @@ def check_arguments(
         )
     if len(labels) > 1 and (labels == labels[0]).all():
         _log.warning("train has one class: there are no negatives to learn from")
-    for part in jax.tree.leaves(images):
+
+
+def check_arguments(
+    objective: Any, optimizer: Any, train: Any, sampler: Any, preprocess: Any, *, saved: bool
+) -> None:
+    """Refuse parts of another kind, images in another range, another data set's sampler."""
+    of_sampler = ("__next__", *(("get_state", "set_state") if saved else ()))
+    for name, part, methods, example in (
+        ("objective", objective, ("init", "loss"), "jdml.objectives.pair(jdml.triplet_loss)"),
+        ("optimizer", optimizer, ("init", "update"), "optax.adam(1e-3)"),
+        ("sampler", sampler, of_sampler, "jdml.data.RandomBatchSampler(len(labels), 64)"),
+    ):
+        if not all(hasattr(part, method) for method in methods):
+            kind = getattr(part, "__name__", type(part).__name__)
+            raise TypeError(f"{name} must have {', '.join(methods)}, as {example} has, got {kind}")
+    check_train(train)
+    for part in jax.tree.leaves(train.images):
         if isinstance(preprocess, Normalizer):
             check_in_unit_range("train.images", part, ", as its preprocess expects")
         elif preprocess in (uint8_to_float, default_preprocess):
             check_not_bytes("train.images", part)
-    rows = len(labels)
     if isinstance(sampler, EpochSampler):
-        rows = sampler.get_state().get("num_samples", rows)
-    if rows != len(labels):
-        raise ValueError(
-            f"sampler must be over the {len(labels)} rows of train, got one over {rows}"
-        )
+        size = len(train.labels)
+        rows = sampler.get_state().get("num_samples", size)
+        if rows != size:
+            raise ValueError(f"sampler must be over the {size} rows of train, got one over {rows}")
 
 
 def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
@@ -115,12 +118,6 @@ class BatchSource(ABC):
     @abstractmethod
     def next_batch(self, state: TrainState) -> tuple[Any, ...]:
         """Return what the program takes after the state."""
-
-    def step(self, state: TrainState) -> tuple[TrainState, Metrics]:
-        """Take one step on the next batch."""
-        batch = self.next_batch(state)
-        state, self.last_metrics = self.program(state, *batch)
-        return state, self.last_metrics
 
     def embedder(self, state: TrainState) -> Embedder:
         """Return the embedder for evaluations."""
@@ -181,7 +178,7 @@ class RowSource(BatchSource):
             sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(self._inputs)]
             self._on_device = sum(sizes) <= DEVICE_BYTES
             if self._on_device:
-                self._all = self.placement.replicate((self._inputs, self._labels))
+                self._inputs = self.placement.replicate((self._inputs, self._labels))
             self.program = compiled(spec, donate=True, indexed=self._on_device)
         rows = self._next_rows()
         self.last_labels = self._labels[rows[rows >= 0]]
@@ -193,7 +190,7 @@ class RowSource(BatchSource):
         filled = np.maximum(rows, 0)  # row −1 is an empty place
         masked = rows >= 0 if self._masks else None
         if self._on_device:
-            return *self._all, *self.placement.shard_batch((filled, masked), size)
+            return *self._inputs, *self.placement.shard_batch((filled, masked), size)
         batch = jax.tree.map(lambda rows: rows[filled], self._inputs)
         there: tuple[Any, ...] = batch, self._labels[filled], masked, rows
         return self.placement.shard_batch(there, size)

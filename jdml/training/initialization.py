@@ -23,6 +23,7 @@ from jdml.ops import checks, sphere
 from jdml.runs.identity import fingerprint, qualified_name
 from jdml.runs.model_metadata import fit_variables
 from jdml.runs.run_files import MODEL, read_model
+from jdml.training.batch_source import check_train
 from jdml.training.run_config import Embedder
 from jdml.training.step import (
     Pretrained,
@@ -120,7 +121,8 @@ def _load_run(path: Path, variables: Mapping[str, Tree]) -> Tree:
         _log.warning("%s: its head has another size, the head begins anew", path)
         arrays = {name: array for name, array in arrays.items() if name not in stored}
         arrays |= {name: own[name] for name in fresh}
-    return fit_variables(variables, arrays, path)
+    stored_arrays = fit_variables(variables, arrays, path)
+    return jax.tree.map(lambda own, x: jnp.asarray(x, own.dtype), variables, stored_arrays)
 
 
 def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:
@@ -176,9 +178,8 @@ def init_proxies_from_samples(
         ``fit(state=functools.partial(init_proxies_from_samples, model=model, train=train))``.
 
     Raises:
-        TypeError: no model, a seed that is no integer.
-        KeyError: no proxies among the parameters.
-        ValueError: a seed below 0, a class without a sample.
+        TypeError: no model, no data set, a seed that is no integer.
+        ValueError: a seed below 0, no proxies among the parameters, a class without a sample.
 
     Implementation notes:
         Up to 512 images make a batch of the network, whose batch normalization sees them as in training. If a drawn
@@ -195,7 +196,10 @@ def init_proxies_from_samples(
         (2, 3, 2)
     """
     checks.uint32("seed", seed)
-    network, proxies = as_model(model), state.params["proxies"]
+    check_train(train)
+    network, proxies = as_model(model), state.params.get("proxies")
+    if proxies is None:
+        raise ValueError(f"the objective has no proxies: its parameters are {sorted(state.params)}")
     classes, per_class, dim = proxies.shape
     rng = np.random.default_rng(seed)
     samples = draw_by_class(rng, np.asarray(train.labels), classes, per_class)
@@ -261,8 +265,8 @@ def init_head_from_pca(
         ``NetworkConfig(head_init="principal")``.
 
     Raises:
-        TypeError: no model, a seed that is no integer.
-        ValueError: a seed below 0, a network without such a head, or fewer features than dimensions.
+        TypeError: no model, no data set, a seed that is no integer.
+        ValueError: a seed below 0, no images, a network without such a head, or fewer features than dimensions.
 
     Implementation notes:
         Directions through the origin, not the mean: embeddings are compared by angles from there. Computed in float64
@@ -280,6 +284,7 @@ def init_head_from_pca(
         True
     """
     checks.uint32("seed", seed)
+    check_train(train)
     network, params = as_model(model), state.params["model"]
     layer, (width, dim) = dense_head(params)
     rows = np.random.default_rng(seed).permutation(len(train.labels))[:IMAGES]

@@ -35,7 +35,7 @@ from jdml.training.run_config import (
     Schedule,
     as_config,
 )
-from jdml.training.step import StepConfig, TrainState
+from jdml.training.step import StepConfig
 from jdml.training.trainer import Trainer
 
 NARROW = {"bfloat16", "float16"}
@@ -111,7 +111,7 @@ def fit(
         same bits as an unbroken run on the same machine, on any number of devices and processes with the same numbers
         to rounding. Data up to 1 GiB lie on the device, whole on each. The host waits for the device only at log
         records. ``logging.getLogger("jdml.training")`` has, for INFO, how many of the network's parameters learn, and
-        the memory of parameters and optimizer.
+        the memory of parameters, optimizer and a step.
 
         Several processes (:func:`jdml.training.initialize`) make the same call; each decodes its own rows of image
         files, evaluation embeds on all devices, and the first process writes: all must see the run's folder.
@@ -165,24 +165,11 @@ def fit(
                 *(dtype, dtype),
             )
         source.check(first)
-        if is_main_process():
-            _log.info("%s", _memory_summary(spec, first))
         stack.callback(source.close)
         trainer = Trainer(source, schedule, first, folder, declared)
         stack.callback(trainer.log.close)
         trainer.run(shown=progress and is_main_process())
     return trainer.result()
-
-
-def _memory_summary(spec: StepConfig, state: TrainState) -> str:
-    """Say how many of the model's parameters learn, and the memory of parameters and optimizer."""
-    trees = state.params, state.opt_state
-    parameters, optimizer = (sum(x.nbytes for x in jax.tree.leaves(tree)) / 1e6 for tree in trees)
-    learning = optax.tree.size(spec.split(state.params)[0]["model"])
-    return (
-        f"memory    parameters {parameters:,.1f} MB, optimizer {optimizer:,.1f} MB; {learning:,} of "
-        f"{optax.tree.size(state.params['model']):,} parameters of the network learn"
-    )
 
 
 def _describe_run(
@@ -196,10 +183,13 @@ def _describe_run(
     """Return what ``config.json`` has of a run: a run with another one does not resume it."""
     run, evaluation, config = schedule.run, schedule.evaluation, dict(schedule.run.config or {})
     lora = spec.model.settings if isinstance(spec.model, WithLora) else None
+    provenance = config.get("provenance", {})
+    if isinstance(provenance, Mapping):
+        provenance = {"labels": trained_view(train), **provenance}
     return {
         **config,
         **({"callbacks": callbacks.config} if callbacks.config else {}),
-        "provenance": {"labels": trained_view(train), **config.get("provenance", {})},
+        "provenance": provenance,
         "fit": {
             **settings,
             "steps": schedule.steps,

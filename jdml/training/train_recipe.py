@@ -18,7 +18,7 @@ from jdml.distributed import class_shards
 from jdml.models.adapters import as_model
 from jdml.models.embedding import Preprocess, default_preprocess
 from jdml.models.finetuning import Frozen, WithLora, frozen_part
-from jdml.recipes import Recipe
+from jdml.recipes import Recipe, RecipeError
 from jdml.recipes.network import build_custom_model
 from jdml.recipes.recipe import check_positives
 from jdml.training.alternation import make_callback
@@ -26,6 +26,7 @@ from jdml.training.callbacks import EMA, AnyCallback, LossScale, SkipNonfinite, 
 from jdml.training.initialization import (
     InitialState,
     State,
+    dense_head,
     init_head_from_pca,
     init_proxies_from_samples,
 )
@@ -138,6 +139,7 @@ def train(
         parts_of_method = recipe.loss.method, recipe, network, train, evaluation.monitor
         made = make_callback(*parts_of_method, **common)
         of_method = [] if made is None else [made]
+    check_head(recipe, network, train, preprocess)
     start = _start(recipe, objective, model=network, train=train, seed=seed, preprocess=preprocess)
     if state is None:
         state = start
@@ -252,6 +254,16 @@ def with_finetuning(
     pattern = str(tune.frozen_pattern(recipe.network, names))
     views = tune.cached_views if tune.caches_features else None
     return Frozen(model, pattern, cached_views=views, cache_folder=cache_folder)
+
+
+def check_head(recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess) -> None:
+    """Refuse a head that cannot be initialized from principal axes, before any work."""
+    try:
+        if recipe.network.head_init != "random":
+            dense_head(param_shapes(model, train, preprocess))
+    except ValueError as error:
+        names = f"{{head_init}} principal, {{dim}} {recipe.network.dim}"
+        raise RecipeError(f"{names}: {error}") from error
 
 
 def param_shapes(model: Any, train: Dataset, preprocess: Preprocess) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.experimental.multihost_utils import process_allgather
 
 from jdml import adapt
@@ -22,7 +23,7 @@ from jdml.training.batch_source import BatchSource
 from jdml.training.callbacks import Callbacks, Stop
 from jdml.training.optimizer_wrappers import evaluation_params
 from jdml.training.run_config import Best, FitResult, Progress, Record, Schedule
-from jdml.training.step import TrainState
+from jdml.training.step import StepConfig, TrainState
 
 PATIENCE = 50
 """First steps after which a run without any gradient, whose batches have no pairs, is stopped."""
@@ -57,6 +58,8 @@ class Trainer:
         # A memory has positives and negatives, too; a process has only its own rows of a batch.
         self.learns = bool(jax.tree.leaves(state.objective_state)) or jax.process_count() > 1
         self.steps_without_gradient = 0
+        self.has_pairs = np.zeros(2, bool)
+        """Whether a batch had two rows of one class, and rows of two classes."""
         self.saved: dict[str, int] = {}
         """The step of each model file."""
         if self._restore():
@@ -75,11 +78,22 @@ class Trainer:
         with noted as ending, bars as bar:
             if schedule.steps == 0 and progress.stop_reason is None:
                 self._log_and_evaluate()
-            mesh = source.placement.mesh
+            mesh, is_first = source.placement.mesh, True
             # A CPU's devices wait for each other with few threads: a step must end before the next.
             in_turn = mesh is not None and mesh.devices.flat[0].platform == "cpu"
             while progress.stop_reason is None:
-                self.state, metrics = source.step(self.state)
+                batch = source.next_batch(self.state)
+                if is_first and is_main_process() and _log.isEnabledFor(logging.INFO):
+                    bar.clear()  # it is drawn again below the line
+                    lowered = source.program.lower(self.state, *batch)
+                    _log.info("%s", _memory_summary(source.spec, self.state, lowered))
+                is_first = False
+                self.state, metrics = source.program(self.state, *batch)
+                del batch  # its memory is free for the next one
+                source.last_metrics = metrics
+                if not self.learns:
+                    classes = len(np.unique(source.last_labels))
+                    self.has_pairs |= (classes < len(source.last_labels), classes > 1)
                 self.pending.append(metrics)
                 progress.step += 1
                 if in_turn:
@@ -98,8 +112,9 @@ class Trainer:
     def _log_and_evaluate(self) -> None:
         """Check and average the metrics of the last steps, evaluate, call back, write."""
         step, progress = self.progress.step, self.progress
+        record: Record = {"step": step, **self._average_pending()}  # waits for the steps
         of_data, self.timing = self.source.metrics()
-        record: Record = {"step": step, **self._average_pending(), **of_data}
+        record |= of_data
         is_evaluated = self.schedule.evaluates(step)
         if is_evaluated:
             self._evaluate(record)
@@ -163,20 +178,19 @@ class Trainer:
         return {**means, **skipped}
 
     def _check_learning(self, values: list[Metrics]) -> None:
-        """Stop a run in which no step had a gradient, and the last batch has no positives, or no negatives."""
-        self.learns = self.learns or any(metrics["grad_norm"] != 0 for metrics in values)
+        """Stop a run in which no step had a gradient, and no batch had positives, or negatives."""
+        has_gradient = any(metrics["grad_norm"] != 0 for metrics in values)
+        self.learns = self.learns or has_gradient or bool(self.has_pairs.all())
         self.steps_without_gradient += len(values)
         if self.learns or self.steps_without_gradient < min(PATIENCE, self.schedule.steps):
             return
-        labels = self.source.last_labels
         if len(np.unique(self.source.train.labels)) < 2:
             raise ValueError("train must have rows of at least two classes, all are of one")
-        if (classes := len(np.unique(labels))) in (1, len(labels)):
-            pairs = "rows of two classes" if classes == 1 else "two rows of one class"
-            raise ValueError(
-                f"sampler must yield batches with {pairs}: a pair loss had no gradient in the first "
-                f"{self.steps_without_gradient} steps; write jdml.data.ClassBatchSampler(labels, 16, 4)"
-            )
+        pairs = "rows of two classes" if self.has_pairs[0] else "two rows of one class"
+        raise ValueError(
+            f"sampler must yield batches with {pairs}: a pair loss had no gradient in the first "
+            f"{self.steps_without_gradient} steps; write jdml.data.ClassBatchSampler(labels, 16, 4)"
+        )
 
     def _evaluate(self, record: Record) -> None:
         """Evaluate, if the run has an evaluation: add its scores to a record, and update the best."""
@@ -302,10 +316,24 @@ class Trainer:
         self.state, self.best, self.carried = tree["state"], tree["best"], tree["callbacks"]
         self.source.sampler.set_state(progress.pop("sampler"))
         self.pending = jax.tree.map(np.float32, progress.pop("pending"))
+        self.steps_without_gradient = -len(self.pending)  # whose batches are not known
         self.progress = Progress(**{**progress, "best": Best(*progress["best"])})
         if self.progress.stop_reason == "steps" and self.progress.step < self.schedule.steps:
             self.progress.stop_reason = None  # the run has more steps now
         return True
+
+
+def _memory_summary(spec: StepConfig, state: TrainState, lowered: Any) -> str:
+    """Say how many of the model's parameters learn, and the memory of parameters, optimizer and a step."""
+    trees = {"parameters": state.params, "optimizer": state.opt_state}
+    sizes = {name: sum(x.nbytes for x in jax.tree.leaves(tree)) for name, tree in trees.items()}
+    of_step = lowered.compile().memory_analysis()
+    if of_step is not None:  # activations, gradients, a batch
+        sizes["a step"] = of_step.temp_size_in_bytes
+    memory = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in sizes.items())
+    networks = spec.split(state.params)[0]["model"], state.params["model"]
+    learning, size = map(optax.tree.size, networks)
+    return f"memory    {memory}; {learning:,} of {size:,} parameters of the network learn"
 
 
 def _copy(tree: Tree) -> Tree:

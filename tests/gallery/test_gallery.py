@@ -214,7 +214,15 @@ def test_refuses_unknown_ids_and_foreign_folders(tmp_path: Path) -> None:
         gallery.save(tmp_path / "foreign")
     with pytest.raises(FileNotFoundError, match=r"^path\b"):
         Gallery.load(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"^path\b.*\.npz"):
+        gallery.save(tmp_path / "g.npz")
     gallery.save(tmp_path / "g")
+    other = Gallery.load(tmp_path / "g")
+    for each, first in ((other, 50), (gallery, 60)):
+        each.add(vectors(10), names(10, first=first))
+    other.save(tmp_path / "g")
+    with pytest.raises(ValueError, match=r"^path\b.*another process"):
+        gallery.save(tmp_path / "g")
     (tmp_path / "g" / METADATA).unlink()  # as where the first save was killed
     filled(60).save(tmp_path / "g")
     assert len(Gallery.load(tmp_path / "g")) == 60

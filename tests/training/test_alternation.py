@@ -316,6 +316,7 @@ def labelled(change):
         ({"pool_size": 0}, "pool_size"),
         ({"first": "farthest"}, "first"),
         ({"train": labelled(lambda labels: labels + (labels == 2))}, "class 2"),
+        ({"train": labelled(lambda labels: labels * 0), "first": "unchanged"}, "class 1"),
         ({"optimizer": optax.adam(1e-3)}, "opt_state"),
     ],
 )

@@ -123,15 +123,18 @@ PROXIES, HEAD = training.init_proxies_from_samples, training.init_head_from_pca
         (PROXIES, {"seed": -1}, "seed"),
         (PROXIES, {"train": ZEROS}, "class 1"),
         (HEAD, {"seed": -1}, "seed"),
+        (PROXIES, {"train": TRAIN.images}, "train must"),
+        (HEAD, {"train": TRAIN.images}, "train must"),
+        (PROXIES, {"objective": objectives.pair(jdml.circle_loss)}, "no proxies"),
         (HEAD, {"train": BROKEN}, "train"),
         (HEAD, {"model": jdml.models.SmallConvNet(9, (4,))}, "4, 9"),
     ],
 )
 def test_what_cannot_be_initialized_is_refused(function, change, name):
     change = {"model": MODEL, "train": TRAIN, **change}
-    objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2)
+    objective = change.pop("objective", objectives.proxy(jdml.potential_field_loss, 2, 3, 2))
     parts = change["model"], objective, optax.adam(1e-3), TRAIN.images
-    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+    with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b"):
         function(training.create_state(*parts, seed=1), **change)
 
 
@@ -156,3 +159,12 @@ def test_run_that_starts_on_samples_is_resumed(tmp_path):
         with pytest.raises(ValueError, match=r"\bstart\b"):
             run(3, seed, tmp_path)
     assert not np.array_equal(run(1, None, None).params["proxies"], expected)
+
+
+def test_recipe_with_a_wide_head_is_refused_before_its_folder_is_made(tmp_path):
+    """A head from principal axes has no more dimensions than the features."""
+    settings = {"name": "small", "dim": 512, "head_init": "principal"}
+    wide = Recipe().replace(network=settings, batch={"steps": 1})
+    with pytest.raises(ValueError, match=r"^head_init\b.*\bdim 512\b"):
+        training.train(wide, TRAIN, run=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()

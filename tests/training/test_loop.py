@@ -284,8 +284,10 @@ def test_steps_that_are_not_finite_are_skipped(toy, identical, tmp_path, capsys)
     assert "nan" not in shown
 
 
-def test_16_bit_parameters_are_warned_of(toy, caplog):
-    """Small updates of them round to nothing."""
-    init = lambda key, images: {"w": jnp.ones((9, 2), jnp.bfloat16)}  # noqa: E731
-    train(toy, steps=0, model=(init, lambda params, x: x.reshape(len(x), -1) @ params["w"]))
+def test_16_bit_parameters_are_warned_of(toy, tmp_path, caplog):
+    """Small updates of them round to nothing. A run has them also in a model with others."""
+    inits = [lambda *_, t=t: {"w": jnp.ones((9, 2), t)} for t in (jnp.bfloat16, jnp.float32)]
+    halves, wide = ((init, lambda w, x: x.reshape(len(x), -1) @ w["w"]) for init in inits)
+    train(toy, steps=0, model=halves, folder=tmp_path)
     assert "bfloat16" in caplog.text
+    assert load(tmp_path, model=wide).params["w"].dtype == jnp.bfloat16

@@ -125,9 +125,11 @@ def test_fit_stops_without_negatives(caplog):
 
 
 def test_fit_continues_with_few_positives_proxies_or_a_memory():
-    """One positive in many batches; a proxy loss; a memory that has to fill first."""
+    """One positive in many batches; a loss that is 0 from the start; a proxy loss; a memory that has to fill first."""
     rare = np.concatenate([np.arange(39), [0]])
     fitted(objectives.pair(jdml.triplet_loss), rare, data.RandomBatchSampler(40, 30), 60)
+    satisfied = objectives.pair(lambda x, labels, **others: 0 * x.sum())
+    fitted(satisfied, CLASSES, data.RandomBatchSampler(200, 6), 60)
     proxies = objectives.proxy(jdml.proxy_anchor_loss, 40, 2)
     fitted(proxies, CLASSES, data.ClassBatchSampler(CLASSES, 20, 1), 60)
     remembering = objectives.with_memory(objectives.pair(jdml.triplet_loss), 40, 2, warmup=55)

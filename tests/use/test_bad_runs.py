@@ -53,6 +53,12 @@ RUNS = [
         read=[1, 2],
     ),
     Bad(
+        "a run of 0.1",
+        lambda place: changed(place, crop=None, preprocess="to_float"),
+        lambda place: embed(place).shape,
+        read=(2, 4),
+    ),
+    Bad(
         "a truncated model",
         lambda place: truncate(place / "model.safetensors").parent,
         training.load,
