@@ -87,11 +87,11 @@ class FromEquinox(ModelAdapter):
 
         mapped = jax.vmap(call, (0, None, 0), (0, None), axis_name=self._axis)
         if getattr(images, "ndim", 0) == 4 and images.shape[-1] in CHANNELS:
-            given, images = images, jnp.moveaxis(images, -1, 1)
+            unmoved, images = images, jnp.moveaxis(images, -1, 1)
             with contextlib.suppress(Exception):  # of a module that takes [C, H, W]
-                shapes = jax.eval_shape(mapped, given, carried["state"], keys)[0]
+                shapes = jax.eval_shape(mapped, unmoved, carried["state"], keys)[0]
                 if all(leaf.ndim == 2 for leaf in jax.tree.leaves(shapes)):
-                    images = given
+                    images = unmoved
         embeddings, state = mapped(images, carried["state"], keys)
         return embeddings, by_name({**carried, "state": state})
 

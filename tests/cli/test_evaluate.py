@@ -40,7 +40,7 @@ X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
     ("arrays", "names"),
     [
         ({"x": X, "labels": Y}, "'embeddings'.* labels, x"),
-        ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "queries .*row 0"),
+        ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "embeddings .*row 0"),
         ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "Object arrays"),
     ],
 )
