@@ -115,8 +115,10 @@ def _as_on_tpu(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list
 def _max_pool(
     x: jax.Array, window_dimensions: Any, window_strides: Any, padding: Any, **_: Any
 ) -> jax.Array:
-    """Pool images ``[B, H, W, C]`` that are padded before: jax2onnx leaves the padding of a pooling out."""
-    x = lax.pad(x, jnp.asarray(-jnp.inf, x.dtype), [(low, high, 0) for low, high in padding])
+    """Pool images ``[B, H, W, C]`` within edges that are laid down: jax2onnx leaves padding out."""
+    for axis, sizes in enumerate(padding):
+        edges = [jnp.full_like(lax.slice_in_dim(x, 0, n, axis=axis), -jnp.inf) for n in sizes]
+        x = jnp.concatenate([edges[0], x, edges[1]], axis) if any(sizes) else x
     pooled: jax.Array = nn.max_pool(
         x, window_shape=window_dimensions[1:3], strides=window_strides[1:3], padding="VALID"
     )
