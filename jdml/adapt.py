@@ -63,7 +63,9 @@ def describe_arrays(tree: Tree, *, types: bool = True) -> dict[str, str]:
 def check_same_arrays(message: str, before: Tree, after: Tree, *, types: bool = True) -> None:
     """Refuse arrays of other paths, types or shapes."""
     old, new = (describe_arrays(tree, types=types) for tree in (before, after))
-    for name, _ in sorted(old.items() ^ new.items()):
+    differing = {name for name, _ in old.items() ^ new.items()}
+    if differing:
+        name = min(differing)
         there, now = (arrays.get(name, "absent") for arrays in (old, new))
         raise ValueError(f"{message}: {name} is {there} there, {now} now")
 

@@ -48,6 +48,7 @@ MLRC_EVALUATIONS = 600
 class TaskOptions:
     """The method, the data set and the protocol."""
 
+    # Choices from the records, which mypy cannot read.
     method: Literal[tuple(sorted(RECIPES))] = "pfml"  # type: ignore[valid-type]
     """A method of this library, or one that its papers compare with."""
     method_setting: Mapping[str, Any] = empty_part()

@@ -159,7 +159,7 @@ def typed_dict(kind: Any, part: Part | None = None) -> Any:
         else typed_dict(type(group.values), group)
         for name, hint, value, group in _fields(kind, part)
     }
-    made: Any = TypedDict(kind.__name__, fields, total=False)  # type: ignore
+    made: Any = TypedDict(kind.__name__, fields, total=False)  # type: ignore  # fields that no source has
     made.__module__ = "builtins"  # or tyro searches this file for texts, which takes long
     return made
 

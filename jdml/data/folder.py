@@ -37,8 +37,8 @@ FOLDER, IMAGE, BROKEN_LINK = "folder", "image", "broken link"
 UNREADABLE = frozenset(
     ".ai .arw .avif .avifs .cr2 .cr3 .dng .eps .exr .hdr .heic .heif .hif .j2c .j2k .jp2 .jpc .jpf .jpx .jxl .nef .orf "
     ".pef .pfm .psd .raf .rw2 .srw .svg .svgz .webp .xcf".split()
-) | {BROKEN_LINK}
-"""Suffixes of images that are not read, or not everywhere; and links that lead nowhere."""
+)
+"""Suffixes of images that are not read, or not everywhere."""
 SYSTEM_FOLDERS = ("$recycle.bin", "@eadir", "__macosx", "lost+found", "system volume information")
 """Folders that archives and file systems add."""
 
@@ -97,7 +97,7 @@ def read_folder(folder: Path, column: str | None = None) -> Listing:
         notes.append(f"{lie} next to the classes' folders, in none of them")
     if not rows:
         raise ValueError(f"{folder}: expected a folder of images for each class, got none")
-    has_unreadable = not UNREADABLE.isdisjoint(others)
+    has_unreadable = not {*UNREADABLE, BROKEN_LINK}.isdisjoint(others)
     notes += omission_notes(others)
     return as_listing(rows, notes, repeats=True, has_unreadable=has_unreadable)
 
@@ -182,7 +182,7 @@ def _is_circle(link: Path) -> bool:
 
 def omission_notes(others: Mapping[str, int]) -> tuple[str, ...]:
     """Return a line for images that are not read, and one for other files and broken links."""
-    lost = {kind: others[kind] for kind in others if kind in UNREADABLE - {BROKEN_LINK}}
+    lost = {kind: others[kind] for kind in others if kind in UNREADABLE}
     rest = {kind: others[kind] for kind in others if kind not in lost}
     lines = [f"{count_by_suffix(rest)} left out"] if rest else []
     if lost:

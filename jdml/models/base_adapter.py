@@ -85,7 +85,7 @@ class ModelAdapter:
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
         """Return fresh variables."""
-        raise NotImplementedError
+        raise NotImplementedError  # of each kind of network its own
 
     def apply(
         self,
@@ -103,7 +103,7 @@ class ModelAdapter:
 
     def _embed(self, variables: Any, images: Any, train: bool, mutable: bool, rngs: Any) -> Result:
         """Return embeddings and statistics; these are used where they are ``mutable``."""
-        raise NotImplementedError
+        raise NotImplementedError  # of each kind of network its own
 
     def _set_frozen(self, norms: Mapping[str, bool | None], drops: Sequence[bool | None]) -> None:
         """Freeze batch norm in evaluation mode, unless all layers are in it, as in networks of model zoos."""

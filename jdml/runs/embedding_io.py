@@ -138,7 +138,7 @@ def map_array(file: Path) -> np.ndarray:
 
 def _read_npy(path: Path) -> Mapping[str, Any]:
     description = path.with_name(f"{path.name}.json")
-    rest = read_json(description, dict) if description.is_file() else {}
+    rest = read_json(description, dict, missing={})
     return {**rest, "embeddings": map_array(path)}
 
 

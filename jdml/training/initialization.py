@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -138,13 +138,13 @@ def _keep_head_and_proxies(path: Path, state: TrainState) -> TrainState:
         elif group.startswith("objective"):
             name = group.partition("/")[2]
             _log.warning("%s: its %s have another size, or none: they begin anew", path, name)
-    tree = _with_arrays(tree, own, arrays)
+    tree = _with_arrays(tree, arrays)
     return state._replace(params={"model": tree["params"], **tree["objective"]})
 
 
-def _with_arrays(tree: Tree, paths: Iterable[str], arrays: Mapping[str, Any]) -> Tree:
-    """Return a tree, whose leaves have these paths, with other arrays at some of them, in the types of its own."""
-    own = zip(paths, jax.tree.leaves(tree), strict=True)
+def _with_arrays(tree: Tree, arrays: Mapping[str, Any]) -> Tree:
+    """Return a tree with other arrays at some of its paths, in the types of its own."""
+    own = adapt.named_leaves(tree).items()
     leaves = [jnp.asarray(arrays[p], leaf.dtype) if p in arrays else leaf for p, leaf in own]
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
@@ -303,7 +303,7 @@ def init_head_from_pca(
     x = features.astype(np.float64)
     directions = np.linalg.eigh(x.T @ x)[1][:, : -dim - 1 : -1]
     arrays = {f"{layer}/kernel": directions, f"{layer}/bias": np.zeros(dim)}
-    started = _with_arrays(params, adapt.named_leaves(params), arrays)
+    started = _with_arrays(params, arrays)
     return state._replace(params={**state.params, "model": started})
 
 
