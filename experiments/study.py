@@ -14,8 +14,8 @@ import tyro
 
 from experiments import smoke
 from jdml.report import holm_correction, markdown_table, mean_std, paired_difference
-from jdml.runs.run_files import read_results
-from jdml.studies.runner import over_seeds, run_jobs
+from jdml.runs.run_files import read_results, through_json
+from jdml.studies.runner import run_jobs
 from jdml.training import FitResult, disable_malloc_trim
 
 Results = Mapping[str, Any]
@@ -181,6 +181,30 @@ def read_record(study: str, part: str = "") -> dict[str, Any]:
     runs = read_results(Path(study).with_name("results.jsonl"))
     named = {name.rpartition(": ")[::2]: run for name, run in runs.items()}
     return {name: run for (of, name), run in named.items() if of == part}
+
+
+def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str) -> list[Any]:
+    """Return the values of a metric in all runs called ``NAME-SEED``, without those that do not have it."""
+    chosen = (run["metrics"] for key, run in results.items() if key.rpartition("-")[0] == name)
+    return [metrics[metric] for metrics in chosen if metric in metrics]
+
+
+def by_seed(
+    results: Mapping[str, Mapping[str, Any]], metric: str, /, **settings: Any
+) -> dict[int, Any]:
+    """Return the values of a metric by seed, of the runs whose jobs have some settings; refuse two of one seed."""
+    values: dict[int, Any] = {}
+    wanted = through_json(settings)
+    for run in results.values():
+        job, metrics = run["job"], run["metrics"]
+        if not wanted.items() <= job.items() or metric not in metrics or "seed" not in job:
+            continue
+        if job["seed"] in values:
+            raise ValueError(
+                f"settings must select one run of a seed, got two of seed {job['seed']} with {settings}"
+            )
+        values[job["seed"]] = metrics[metric]
+    return values
 
 
 def cell(values: Sequence[float], scale: float = 100.0, digits: int = 1, none: str = "–") -> str:

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,6 +22,8 @@ Label = int | str
 
 FORMAT = "jdml gallery 2"
 METADATA = "gallery.json"
+FIRST_SAVE = {"vectors-1.bin", "ids-1.jsonl", f"{METADATA}.tmp"}
+"""The files of a first save that was killed."""
 PIECE = 1 << 16
 """Rows of quantized vectors that are decoded at a time."""
 PADDED = 1 << 10
@@ -249,7 +250,8 @@ class Gallery:
     def _save(self, folder: Path) -> None:
         before = _read(folder) if (folder / METADATA).exists() else {}
         is_own = self._folder is not None and folder.resolve() == self._folder.resolve()
-        if not is_own and (before or _holds_others(folder)):
+        names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+        if not is_own and (before or names - FIRST_SAVE):
             raise ValueError(f"path must be a new folder or the gallery's own, {folder} is neither")
         if is_own and before.get("version") != self._version:
             raise ValueError(f"path was changed by another process: load {folder} again")
@@ -433,12 +435,6 @@ def _as_ids(ids: Any) -> list[Id]:
 
 def _files(folder: Path, generation: int) -> tuple[Path, Path]:
     return folder / f"vectors-{generation}.bin", folder / f"ids-{generation}.jsonl"
-
-
-def _holds_others(folder: Path) -> bool:
-    """Whether a folder holds files other than those of a first save that was killed."""
-    own = re.compile(rf"vectors-1\.bin|ids-1\.jsonl|{re.escape(METADATA)}\.tmp")
-    return folder.is_dir() and any(not own.fullmatch(file.name) for file in folder.iterdir())
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from experiments.smoke import NETWORK, small
 from experiments.study import (
     RecordOptions,
     best_of,
+    by_seed,
     cell,
     paired_table,
     present,
@@ -27,7 +28,6 @@ from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table
-from jdml.studies.runner import by_seed
 from jdml.training import RunConfig, train_recipe
 from jdml.training.alternation import make_callback
 

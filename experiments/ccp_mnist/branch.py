@@ -10,14 +10,13 @@ import numpy as np
 
 from experiments.ccp_mnist import main as digits
 from experiments.smoke import record, small
-from experiments.study import RecordOptions, cell, curve, read_toml, start
+from experiments.study import RecordOptions, by_seed, cell, curve, read_toml, start
 from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, mean_std, paired_difference
-from jdml.studies.runner import by_seed
 from jdml.training import train_recipe
 
 PLATEAU = small(

@@ -13,14 +13,13 @@ import jdml
 from experiments import study
 from experiments.omniglot.methods import Parts
 from experiments.smoke import NETWORK, small
-from experiments.study import FolderOptions, best_of, cell, cells, start, with_seeds
+from experiments.study import FolderOptions, best_of, cell, cells, over_seeds, start, with_seeds
 from jdml import data, objectives, training
 from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import CCPConfig, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, paired_difference
-from jdml.studies.runner import over_seeds
 from jdml.training import Alternation, TrainState, train_recipe
 from jdml.training.alternation import AlternatingProblems, make_callback
 

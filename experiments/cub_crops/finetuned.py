@@ -12,13 +12,12 @@ import numpy as np
 from experiments.cub_crops import main as birds
 from experiments.cub_crops.main import BACKBONE, COLUMNS, FEATURES, HELD_OUT, NORMALIZE, SIDE
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
-from experiments.study import RecordOptions, absolute, best_of, curve, read_toml, start
+from experiments.study import RecordOptions, absolute, best_of, by_seed, curve, read_toml, start
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.recipes.network import ALL_BUT_HEAD
 from jdml.report import holm_correction, markdown_table, mean_std, paired_difference
 from jdml.runs.run_files import read_results
-from jdml.studies.runner import by_seed
 from jdml.training import Devices, Evaluation, pretrained, train_recipe
 
 HERE = Path(__file__).parent

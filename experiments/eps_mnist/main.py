@@ -9,11 +9,10 @@ import numpy as np
 
 import jdml
 from experiments.smoke import NETWORK, small
-from experiments.study import PAPER, FolderOptions, gains, start, with_seeds
+from experiments.study import PAPER, FolderOptions, gains, over_seeds, start, with_seeds
 from jdml import data, metrics
 from jdml.recipes import LossConfig, Recipe
 from jdml.report import markdown_table, mean_std
-from jdml.studies.runner import over_seeds
 from jdml.training import Embedder, Evaluation, train_recipe
 
 LAST = 3  # the scores of a run are the mean over its last evaluations, a tenth of the run apart

@@ -15,12 +15,11 @@ from experiments import study
 from experiments.letters.protocol import with_copies
 from experiments.omniglot.methods import DIM, METHODS
 from experiments.smoke import small
-from experiments.study import FolderOptions, Results, cells, gains, start, with_seeds
+from experiments.study import FolderOptions, Results, cells, gains, over_seeds, start, with_seeds
 from jdml import data, metrics, mining
 from jdml.recipes import Recipe
 from jdml.recipes.loss import build_miner
 from jdml.report import markdown_table, mean_std
-from jdml.studies.runner import over_seeds
 from jdml.training import train_recipe
 
 LETTERS = study.PAPER["eps_omniglot"]["letters"]

@@ -5,9 +5,16 @@ from typing import Any, Literal
 
 from experiments.potential_fields.main import LOSSES, TASKS, base_of, run
 from experiments.smoke import small
-from experiments.study import PAPER, FolderOptions, cells, folder_study, start, with_seeds
+from experiments.study import (
+    PAPER,
+    FolderOptions,
+    cells,
+    folder_study,
+    over_seeds,
+    start,
+    with_seeds,
+)
 from jdml.report import markdown_table, mean_std
-from jdml.studies.runner import over_seeds
 
 NUMBERS = small((1, 4, 8, 12, 16), (1, 2))
 FAMILY = small(("SoftTriple", "MPA", "MPA-DW", "MPA-AP"), ("MPA",))

@@ -12,10 +12,9 @@ import jdml
 from experiments.nir import main as regularized
 from experiments.potential_fields.main import load
 from experiments.smoke import FLOW, small
-from experiments.study import RecordOptions, cell, record_study, start
+from experiments.study import RecordOptions, by_seed, cell, record_study, start
 from jdml import flows, training
 from jdml.report import markdown_table, paired_difference
-from jdml.studies.runner import by_seed
 from jdml.training import TrainState, train_recipe
 
 STARTS = ("images", "sphere")

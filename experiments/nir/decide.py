@@ -15,6 +15,7 @@ from experiments.potential_fields.main import load
 from experiments.smoke import small
 from experiments.study import (
     RecordOptions,
+    by_seed,
     cell,
     curve,
     paired_table,
@@ -26,7 +27,6 @@ from experiments.study import (
 from jdml import optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table
-from jdml.studies.runner import by_seed
 from jdml.training import Evaluation, train_recipe
 
 STEPS, CLASSES, SAMPLES, WARMUP = small((600, 4, 40, 50), (2, 2, 4, 1))

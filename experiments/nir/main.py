@@ -14,11 +14,10 @@ from experiments.cub_crops import main as features
 from experiments.potential_fields import main as fields  # the same data, batches and base losses
 from experiments.potential_fields.main import LOSSES, Parts, Task
 from experiments.smoke import FLOW, SMOKE, small
-from experiments.study import PAPER, FolderOptions, cells, gains, start
+from experiments.study import PAPER, FolderOptions, cells, gains, over_seeds, start
 from jdml import metrics, optim, training
 from jdml.recipes import BatchConfig, NIRConfig, Recipe
 from jdml.report import markdown_table, mean_std, paired_difference
-from jdml.studies.runner import over_seeds
 from jdml.training import train_recipe
 
 OF_SPECIES = BatchConfig(classes=8, samples_per_class=10)

@@ -13,11 +13,10 @@ import jdml
 from experiments.omniglot import methods
 from experiments.omniglot.methods import METHODS, OfMethods, Parts, table_rows
 from experiments.smoke import small
-from experiments.study import batch_of, best_of, read_record, read_toml, start
+from experiments.study import batch_of, best_of, over_seeds, read_record, read_toml, start
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_difference
-from jdml.studies.runner import over_seeds
 
 RATE, BATCH = 5e-4, batch_of(small((4, 40), (2, 4)))
 LETTER_BATCH = batch_of((16, 10))

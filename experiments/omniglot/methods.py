@@ -10,11 +10,10 @@ import numpy as np
 import jdml
 from experiments.smoke import FLOW, NETWORK, small
 from experiments.study import PAPER as OF_PAPERS
-from experiments.study import FolderOptions, cell, read_toml
+from experiments.study import FolderOptions, cell, over_seeds, read_toml
 from jdml import data
 from jdml.recipes import CCPConfig, LossConfig, NetworkConfig, NIRConfig, ProxyConfig, Recipe
 from jdml.recipes.ccp import NEVER
-from jdml.studies.runner import over_seeds
 from jdml.training import Evaluation, FitResult, RunConfig, train_recipe
 
 DIM = small(128, 8)

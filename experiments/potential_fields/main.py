@@ -14,11 +14,10 @@ from experiments import study
 from experiments.eps_mnist import main as digits  # the same images, by parity
 from experiments.omniglot.methods import BASES
 from experiments.smoke import NETWORK, small
-from experiments.study import FolderOptions, Results, cells, start, with_seeds
+from experiments.study import FolderOptions, Results, cells, over_seeds, start, with_seeds
 from jdml import data, metrics, registry
 from jdml.recipes import BatchConfig, LossConfig, NetworkConfig, OptimizerConfig, Recipe
 from jdml.report import markdown_table
-from jdml.studies.runner import over_seeds
 from jdml.training import Embedder, Evaluation, train_recipe
 
 CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost touch

@@ -9,11 +9,10 @@ from experiments.cub_crops import finetuned
 from experiments.cub_crops.main import BACKBONE, COLUMNS, FEATURES
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
 from experiments.smoke import small
-from experiments.study import cell, start
+from experiments.study import by_seed, cell, start
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_difference
 from jdml.runs.run_files import read_results
-from jdml.studies.runner import by_seed
 
 ROWS = small(80, 8)
 """Rows of a batch, as for all methods there."""

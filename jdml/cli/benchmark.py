@@ -22,7 +22,7 @@ from jdml.cli.options import NO_OPTION, NOT_DEFINING, Part, Typed, defining, emp
 from jdml.cli.train import provenance
 from jdml.cli.train_options import DEFAULT, with_typed
 from jdml.cli.training_data import read_files
-from jdml.data import IMAGE_FILES, Dataset, ImageBatches, corrupt_labels, without_bad_images
+from jdml.data import IMAGE_FILES, Dataset, corrupt_labels, without_bad_images
 from jdml.data.integrity import count_mismatches
 from jdml.data.splits import hold_out
 from jdml.distributed import is_main_process
@@ -64,10 +64,6 @@ class TaskOptions:
     """The network."""
     seeds: Annotated[int, at_least(1), NOT_DEFINING] = 1
     """Number of runs, from --seed on; the table shows their mean and standard deviation."""
-    worker_kind: Annotated[Literal["process", "thread"], NOT_DEFINING] = default_of(
-        ImageBatches, "worker_kind"
-    )
-    """Whether threads or processes decode images."""
     dry_run: bool = False
     """Test the command with a few steps on images of noise."""
 
@@ -241,7 +237,7 @@ class Benchmark:
         task, backbone = self.task, str(self.task.backbone)
         recipe, state = self.run_recipe(), self.weights.state()
         network = self.weights.network_settings(backbone)
-        batches = self.data.batches(self.run.seed, worker_kind=task.worker_kind)
+        batches = self.data.batches(self.run.seed)
         paper = next((row.values for row in self.paper_rows()), {})
         config = {
             "benchmark": {**self.options(), "data_checksum": data_fingerprint(data)},

@@ -31,8 +31,6 @@ PARTS = {
     "gallery": "gallery",
 }
 """The names of parts, as folders and as values of a list."""
-UNEQUAL = 0.25
-"""If one half of the classes has a smaller share of the images, the classes are halved by size."""
 FIRST = 3
 """How many examples an error message names."""
 
@@ -159,8 +157,14 @@ def as_listing(
         files = pluralize(twice, "file is", "files are")
         notes = (*notes, f"{files} linked again in their class: each is read once")
     ids, names = number_classes([row.label for row in once])
-    own = any(row.part for row in once)
-    parts, split_notes = (_own_parts(once), ()) if own else _halves(ids, len(names))
+    own, split_notes = any(row.part for row in once), tuple[str, ...]()
+    if own:
+        parts = _own_parts(once)
+    else:
+        first = -(-len(names) // 2)
+        parts = zero_shot(ids < first)
+        how = f"the first {first} by name are for training, the other {len(names) - first} for scoring"
+        split_notes = (f"no train and test parts: of {len(names)} classes {how}",)
     has_groups = all(row.group is not None for row in once)
     return Listing(
         "folder",
@@ -205,18 +209,3 @@ def _own_parts(rows: Sequence[LabelledFile]) -> dict[str, np.ndarray]:
             )
         parts["test"] = np.concatenate([parts["query"], parts["gallery"]])
     return parts
-
-
-def _halves(ids: np.ndarray, count: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Split classes in halves by name: the first trains; by size, if one half has far fewer images."""
-    train = 2 * np.arange(count) < count
-    first, second = train.sum(), count - train.sum()
-    how = f"of {count} classes the first {first} by name are for training, the other {second} for scoring"
-    sizes = np.bincount(ids, minlength=count)
-    share = float(sizes[~train].sum() / len(ids))
-    if count >= 4 and not UNEQUAL <= share <= 1 - UNEQUAL:
-        rank = np.empty(count, int)
-        rank[np.argsort(-sizes, kind="stable")] = np.arange(count)
-        train = np.isin(rank % 4, (0, 3) if count % 4 != 3 else (1, 2))
-        how = "every second class by its number of images is for scoring"
-    return zero_shot(train[ids]), (f"no train and test parts: {how}",)

@@ -258,16 +258,12 @@ def vmf_mixture_likelihood(
             f"weights must be finite and not negative, nor all 0, got {shares.tolist()}"
         )
     units, directions = unit_rows(embeddings)[rows], unit_rows(proxies)
+    order = dim / 2 - 1
+    normalizers = order * np.log(kappas) - dim / 2 * np.log(2 * np.pi) - _log_bessel(order, kappas)
     with np.errstate(divide="ignore"):
-        parts = np.log(shares) + _log_normalizer(kappas, dim) + kappas * (units @ directions.T)
+        parts = np.log(shares) + normalizers + kappas * (units @ directions.T)
     of_class = parts[np.arange(len(parts)), owners[rows]]
     return float((of_class - logsumexp(parts, axis=1)).mean())
-
-
-def _log_normalizer(kappas: np.ndarray, dim: int) -> np.ndarray:
-    """``log C_d(κ)``."""
-    order = dim / 2 - 1
-    return order * np.log(kappas) - dim / 2 * np.log(2 * np.pi) - _log_bessel(order, kappas)
 
 
 def _log_bessel(order: float, x: np.ndarray) -> np.ndarray:

@@ -78,30 +78,6 @@ def results_of(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, 
     return results
 
 
-def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str) -> list[Any]:
-    """Return the values of a metric in all runs called ``NAME-SEED``, without those that do not have it."""
-    chosen = (run["metrics"] for key, run in results.items() if key.rpartition("-")[0] == name)
-    return [metrics[metric] for metrics in chosen if metric in metrics]
-
-
-def by_seed(
-    results: Mapping[str, Mapping[str, Any]], metric: str, /, **settings: Any
-) -> dict[int, Any]:
-    """Return the values of a metric by seed, of the runs whose jobs have some settings; refuse two of one seed."""
-    values: dict[int, Any] = {}
-    wanted = through_json(settings)
-    for run in results.values():
-        job, metrics = run["job"], run["metrics"]
-        if not wanted.items() <= job.items() or metric not in metrics or "seed" not in job:
-            continue
-        if job["seed"] in values:
-            raise ValueError(
-                f"settings must select one run of a seed, got two of seed {job['seed']} with {settings}"
-            )
-        values[job["seed"]] = metrics[metric]
-    return values
-
-
 def _run_all(
     run: Callable[[Job], Metrics], jobs: Iterator[tuple[str, Job]], workers: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
