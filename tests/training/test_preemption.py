@@ -17,7 +17,7 @@ def train(toy):
 
         class Batches(toy.batches):
             def __next__(self):
-                if self.i == 13:
+                if self.step == 13:
                     for number in send:
                         signal.raise_signal(number)
                 return super().__next__()
@@ -37,9 +37,7 @@ def unbroken(train, tmp_path_factory):
     ("number", "error", "asynchronous"),
     [(signal.SIGTERM, Preempted, True), (signal.SIGINT, KeyboardInterrupt, False)],
 )
-def test_signalled_run_saves_and_resumes(
-    train, unbroken, identical, tmp_path, number, error, asynchronous
-):
+def test_signalled_run_saves_and_resumes(train, unbroken, tmp_path, number, error, asynchronous):
     before = signal.getsignal(number)
     settings = {"async_checkpoints": asynchronous}
     with pytest.raises(error, match=r"\bstep 14\b") as ended:
@@ -49,7 +47,7 @@ def test_signalled_run_saves_and_resumes(
     assert (tmp_path / "checkpoints" / "14").is_dir()
     assert signal.getsignal(number) is before
     resumed = train(tmp_path, **settings)
-    assert identical(resumed.state, unbroken.state)
+    chex.assert_trees_all_equal(resumed.state, unbroken.state)
     assert (
         resumed.history == unbroken.history
     )  # also the mean over the steps around the interruption
