@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from PIL import Image
 
 import jdml
 from jdml import data, objectives, training
@@ -37,19 +36,13 @@ def test_proxies_start_at_embedded_samples_of_their_class():
         gaps = np.linalg.norm(np.asarray(proxies)[:, None] - expected, axis=-1)
         assert sorted(gaps.argmin(1)) == [0, 1, 2, 3]
         np.testing.assert_allclose(gaps.min(1), 0, atol=1e-5)
+    of_more = training.init_proxies_from_samples(begin(7), MODEL, TRAIN)  # samples are repeated
+    assert of_more.params["proxies"].shape == (2, 7, 3)
 
 
-def test_small_class_repeats_samples():
-    started = training.init_proxies_from_samples(begin(7), MODEL, TRAIN)
-    assert started.params["proxies"].shape == (2, 7, 3)
-
-
-def test_damaged_file_is_skipped(tmp_path, caplog):
-    files = [tmp_path / f"{i}.png" for i in range(4)]
-    for i, file in enumerate(files):
-        Image.fromarray(np.full((4, 4, 3), 60 * i, np.uint8)).save(file)
-    files[1].write_bytes(b"no image")
-    images = data.ImageFiles(files, data.conventional(4))
+def test_damaged_file_is_skipped(noise_files, caplog):
+    noise_files[1].write_bytes(b"no image")
+    images = data.ImageFiles(noise_files[:4], data.conventional(4))
     photos = data.Dataset("photos", images, np.zeros(4, int))
     objective = objectives.proxy(jdml.potential_field_loss, 1, 3, 4)
     state = training.create_state(MODEL, objective, optax.adam(1e-3), images[:1], seed=1)
@@ -139,19 +132,17 @@ def test_what_cannot_be_initialized_is_refused(function, change, name):
 
 
 def test_run_that_starts_on_samples_is_resumed(tmp_path):
-    objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2, alpha=1.0)
-    optimizer = optax.sgd(0.0)
+    parts = MODEL, objectives.proxy(jdml.potential_field_loss, 2, 3, 2, alpha=1.0), optax.sgd(0.0)
+    on_samples = functools.partial(PROXIES, model=MODEL, train=TRAIN)
 
     def run(steps, seed, folder):
-        on_samples = functools.partial(training.init_proxies_from_samples, model=MODEL, train=TRAIN)
         start = None if seed is None else functools.partial(on_samples, seed=seed)
-        sampler = data.RandomBatchSampler(len(TRAIN.labels), 4, seed=0)
-        kept = training.RunConfig(folder, checkpoint_every=1, allow_more_steps=True)
-        parts = MODEL, objective, optimizer, TRAIN, sampler
-        return training.fit(*parts, steps=steps, state=start, run=kept, progress=False).state
+        saved = training.RunConfig(folder, checkpoint_every=1, allow_more_steps=True)
+        settings = {"steps": steps, "state": start, "run": saved, "progress": False}
+        return training.fit(*parts, TRAIN, data.RandomBatchSampler(9, 4), **settings).state
 
-    fresh = training.create_state(MODEL, objective, optimizer, TRAIN.images, seed=0)
-    expected = training.init_proxies_from_samples(fresh, MODEL, TRAIN, seed=3).params["proxies"]
+    fresh = training.create_state(*parts, TRAIN.images, seed=0)
+    expected = on_samples(fresh, seed=3).params["proxies"]
     for steps in (1, 2):  # the second call resumes
         state = run(steps, 3, tmp_path)
         np.testing.assert_array_equal(state.params["proxies"], expected)
@@ -159,12 +150,3 @@ def test_run_that_starts_on_samples_is_resumed(tmp_path):
         with pytest.raises(ValueError, match=r"\bstart\b"):
             run(3, seed, tmp_path)
     assert not np.array_equal(run(1, None, None).params["proxies"], expected)
-
-
-def test_recipe_with_a_wide_head_is_refused_before_its_folder_is_made(tmp_path):
-    """A head from principal axes has no more dimensions than the features."""
-    settings = {"name": "small", "dim": 512, "head_init": "principal"}
-    wide = Recipe().replace(network=settings, batch={"steps": 1})
-    with pytest.raises(ValueError, match=r"^head_init\b.*\bdim 512\b"):
-        training.train(wide, TRAIN, run=tmp_path / "run", progress=False)
-    assert not (tmp_path / "run").exists()

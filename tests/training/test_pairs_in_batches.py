@@ -1,7 +1,5 @@
 """Batches without positive or negative pairs: refused, stopped, and never the default."""
 
-import re
-
 import jax
 import numpy as np
 import optax
@@ -44,16 +42,12 @@ def test_expected_number_of_pairs_is_the_mean_over_batches(batch, labels):
     assert batch.expected_positive_pairs(labels) == pytest.approx(mean, rel=0.05)
 
 
-def test_batches_within_groups_and_others_refused():
+def test_batches_within_groups_of_a_view():
     batch, views = shape(2, 3, group_by="kind", class_sampling_power=0.5), {"kind": CLASSES // 5}
-    recipe = Recipe(batch=batch)
-    assert Recipe.from_json(recipe.to_json()) == recipe
     rows = next(batch.build(CLASSES, views=views))
     assert len(set(CLASSES[rows] // 5)) == 1
     with pytest.raises(ValueError, match=r"^group_by\b.*\bkinds\b"):
         batch.replace(group_by="kinds").build(CLASSES, views=views)
-    with pytest.raises(ValueError, match=r"^group_by\b.*\bclasses\b"):
-        batch.replace(size=8)
 
 
 @pytest.mark.parametrize("labels", [UNEQUAL, np.arange(9) // 2])
@@ -89,10 +83,7 @@ def test_default_batch(loss, labels, batch):
     ],
 )
 def test_batches_without_pairs_are_refused(batch, labels, words):
-    with pytest.raises(ValueError, match=rf"\b{words}\b"):
-        check_positives(batch, LossConfig(), labels)
-    images = np.zeros((len(labels), 8, 8, 1), np.uint8)
-    own = data.Dataset("own", images, labels)
+    own = data.Dataset("own", np.zeros((len(labels), 8, 8, 1), np.uint8), labels)
     with pytest.raises(ValueError, match=rf"\b{words}\b"):
         training.train(Recipe(batch=batch.replace(steps=1)), own, progress=False)
 
@@ -136,13 +127,6 @@ def test_fit_continues_with_few_positives_proxies_or_a_memory():
     fitted(remembering, CLASSES, data.ClassBatchSampler(CLASSES, 20, 1), 60)
 
 
-def run_of(**options):
-    return TrainingRun(Train(**options).resolve())
-
-
-def test_command_fits_the_batch_to_the_data():
-    assert str(run_of().recipe.batch) == "10x6"
-    assert not any("pairs" in line for line in run_of(loss={"name": "proxy_anchor"}).summary())
-    large = run_of(batch={"classes": 11, "samples_per_class": 4})
-    assert any(re.findall(r"\b\d+x\d+\b", line) == ["10x4", "11x4"] for line in large.notes)
-    assert run_of(batch={"size": 2000}).recipe.batch.rows == 1198
+def test_command_has_no_batch_larger_than_the_data():
+    large = TrainingRun(Train(batch={"size": 2000}).resolve())
+    assert large.recipe.batch.rows == 1198

@@ -70,6 +70,9 @@ def test_run_on_floats_refuses_other_ranges(tmp_path):
         with pytest.raises(ValueError, match=r"^images\b.* 0 to 1\b"):
             run.embed(images)
     np.testing.assert_allclose(run.embed(BYTES), run.embed(UNIT), atol=1e-5)
+    np.testing.assert_allclose(run.function()(UNIT), run.embed(UNIT), rtol=1e-5)
+    alone = training.load(tmp_path / "unit" / "model.safetensors", model=Net())
+    np.testing.assert_array_equal(alone.embed(UNIT), run.embed(UNIT))
 
 
 def test_fit_refuses_floats_up_to_255_and_bytes_of_0_and_1_only():
@@ -124,10 +127,3 @@ def test_larger_images_are_cropped_with_pillow(on_bytes, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match="pillow"):
         run.embed(larger)
-
-
-def test_exported_function_equals_embed(tmp_path):
-    run = trained(UNIT, tmp_path)
-    np.testing.assert_allclose(run.function()(UNIT), run.embed(UNIT), rtol=1e-5)
-    alone = training.load(tmp_path / "model.safetensors", model=Net())
-    np.testing.assert_array_equal(alone.embed(UNIT), run.embed(UNIT))
