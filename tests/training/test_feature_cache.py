@@ -15,16 +15,14 @@ from PIL import Image
 import jdml
 from jdml import data, models
 from jdml.recipes import LossConfig, NetworkConfig, Recipe
-from jdml.training import Evaluation, Frozen, default_preprocess, fit, load, train
+from jdml.training import Evaluation, Frozen, default_preprocess, load, train
 from jdml.training.train_recipe import with_finetuning
 
 
-def features_of(toy, model, images, folder, **settings):
+def features_of(toy, model, images, folder):
     """Train the toy's head on cached features; return the folder's files."""
-    train = SimpleNamespace(images=images, labels=toy.data.labels)
     model = Frozen(model, "block.*", cached_views=1, cache_folder=folder)
-    parts = toy.objective, toy.optimizer, train, toy.batches()
-    fit(model, *parts, **{"steps": 1, "progress": False, **settings})
+    toy.fit(model=model, train=SimpleNamespace(images=images, labels=toy.data.labels), steps=1)
     return list(folder.iterdir())
 
 
@@ -173,15 +171,6 @@ def test_steps_on_features_equal_those_on_images(fit_toy, tmp_path, make):
     assert all(jax.tree.leaves(same))
 
 
-class Normed(nn.Module):
-    """A network whose head differs between training and evaluation."""
-
-    @nn.compact
-    def __call__(self, images, *, train=False):
-        x = nn.Dense(2, name="body")(images.reshape(len(images), -1))
-        return nn.Dense(2, name="head")(nn.BatchNorm(not train)(x))
-
-
-def test_network_whose_features_cannot_be_cached_is_refused(fit_toy):
+def test_network_whose_features_cannot_be_cached_is_refused(toy):
     with pytest.raises(ValueError, match=r"^cached_views\b"):
-        fit_toy(model=Frozen(Normed(), "body.*", cached_views=1))
+        toy.fit(model=Frozen(toy.model, "Dense_0", cached_views=1), steps=1)

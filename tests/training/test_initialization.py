@@ -11,7 +11,6 @@ import pytest
 
 import jdml
 from jdml import data, objectives, training
-from jdml.recipes import Recipe
 
 RNG = np.random.default_rng(0)
 TRAIN = data.Dataset("some", RNG.random((9, 4, 4, 1)).astype(np.float32), np.arange(9) % 2)
@@ -87,22 +86,6 @@ def test_head_starts_at_the_principal_components_of_its_features():
     mine = {**started.params["model"], "head": {**head, "embedding": None}}
     chex.assert_trees_all_equal(mine, others)
     assert started.opt_state is state.opt_state
-
-
-def test_recipe_initializes_the_head_before_the_proxies():
-    recipe = Recipe().replace(
-        loss={"name": "proxy_anchor", "proxies": {"init": "samples"}},
-        network={"name": "small", "dim": 4, "head_init": "principal"},
-        batch={"size": 4, "steps": 1},
-        optimizer={"learning_rate": 1e-30},
-    )
-    model = jdml.models.create("small", dim=4).clone(features=(4,))
-    trained = training.train(recipe, TRAIN, model=model, seed=2, progress=False)
-    objective = objectives.proxy(jdml.proxy_anchor_loss, 2, 4)
-    state = training.create_state(model, objective, optax.adam(1.0), TRAIN.images, seed=2)
-    expected = training.init_head_from_pca(state, model, TRAIN, seed=2)
-    expected = training.init_proxies_from_samples(expected, model, TRAIN, seed=2)
-    chex.assert_trees_all_close(trained.state.params, expected.params, rtol=1e-5, atol=1e-6)
 
 
 BROKEN = dataclasses.replace(TRAIN, images=np.full_like(TRAIN.images, np.nan))

@@ -51,13 +51,6 @@ def test_schedule_and_means_between_records(toy, plain):
     np.testing.assert_allclose(means[2], np.mean(losses[5:8]), rtol=1e-6)
 
 
-def test_host_batches_give_the_same_run(toy, plain):
-    """Data too large for the device is gathered on the host."""
-    large = SimpleNamespace(images=toy.on_disk(toy.data.images), labels=toy.data.labels)
-    losses = [[r["loss"] for r in run.history] for run in (plain, train(toy, train=large))]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
-
-
 def test_starts_from_a_given_state_without_changing_it(toy, uninterrupted):
     first = uninterrupted[0].state
     copy = jax.tree.map(jnp.copy, first)
@@ -88,10 +81,18 @@ def test_early_stopping_keeps_the_best(toy):
     chex.assert_trees_all_equal(result.embedder.state.params, result.best_params)
 
 
-@pytest.mark.parametrize("die_at", [2, 7, 12])
+@pytest.mark.parametrize("die_at", [2, 8, 12])
 def test_resume_is_bit_exact(toy, uninterrupted, tmp_path, die_at):
+    """A partly written checkpoint and a partly written log line change nothing."""
     with pytest.raises(toy.Killed):
         train(toy, folder=tmp_path, sampler=toy.batches(die_at), **SETTINGS)
+    if die_at == 8:
+        checkpoints = tmp_path / "checkpoints"
+        shutil.copytree(checkpoints / "6", checkpoints / "9.orbax-checkpoint-tmp")
+        (checkpoints / "9.orbax-checkpoint-tmp" / "progress" / "metadata").write_text('{"st')
+        (checkpoints / "3" / "state" / "d").mkdir(parents=True, exist_ok=True)  # was being removed
+        with (tmp_path / "log.jsonl").open("a") as log:
+            log.write('{"step": 8, "lo')
     resumed, whole = train(toy, folder=tmp_path, **SETTINGS), uninterrupted[0]
     chex.assert_trees_all_equal(whole.state, resumed.state)
     chex.assert_trees_all_equal(whole.best_params, resumed.best_params)
@@ -99,6 +100,7 @@ def test_resume_is_bit_exact(toy, uninterrupted, tmp_path, die_at):
     assert whole.history == resumed.history
     records = [{k: v for k, v in line.items() if k != "seconds"} for line in log_lines(tmp_path)]
     assert records == resumed.history
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"9", "12"}
 
 
 def test_patience_is_resumed(toy, tmp_path):
@@ -112,22 +114,6 @@ def test_patience_is_resumed(toy, tmp_path):
     assert result.stop_reason == "patience"
     assert int(result.state.step) == 8
     assert result.best == Best(0.5, 2, 3)
-
-
-def test_incomplete_files_of_a_killed_save_are_ignored(toy, uninterrupted, tmp_path):
-    """A partly written checkpoint and a partly written log line change nothing."""
-    with pytest.raises(toy.Killed):
-        train(toy, folder=tmp_path, sampler=toy.batches(8), **SETTINGS)
-    checkpoints = tmp_path / "checkpoints"
-    shutil.copytree(checkpoints / "6", checkpoints / "9.orbax-checkpoint-tmp")
-    (checkpoints / "9.orbax-checkpoint-tmp" / "progress" / "metadata").write_text('{"st')
-    (checkpoints / "3" / "state" / "d").mkdir(parents=True, exist_ok=True)  # was being removed
-    with (tmp_path / "log.jsonl").open("a") as log:
-        log.write('{"step": 8, "lo')
-    resumed = train(toy, folder=tmp_path, **SETTINGS)
-    chex.assert_trees_all_equal(uninterrupted[0].state, resumed.state)
-    assert {path.name for path in checkpoints.iterdir()} == {"9", "12"}
-    assert [line["step"] for line in log_lines(tmp_path)] == [3, 4, 5, 6, 8, 9, 10, 12]
 
 
 @pytest.mark.parametrize("dies_at", [3, 12])

@@ -50,27 +50,24 @@ def test_batches_within_groups_of_a_view():
         batch.replace(group_by="kinds").build(CLASSES, views=views)
 
 
-@pytest.mark.parametrize("labels", [UNEQUAL, np.arange(9) // 2])
-def test_default_batches_of_pair_losses_have_positives_and_negatives(labels):
-    batch = usual_batch(BatchConfig(), LossConfig(), labels)
-    check_positives(batch, LossConfig(), labels)
-    rows = next(batch.build(labels))
-    assert pairs(rows, labels) > 0
-    assert len({labels[row] for row in rows if row >= 0}) > 1
-    assert len(rows) <= 64
-
-
 @pytest.mark.parametrize(
     ("loss", "labels", "batch"),
     [
         ("triplet", np.arange(400) % 40, "16x4"),
         ("triplet", np.arange(40) % 10, "10x4"),
         ("triplet", np.arange(80) % 2, "2x32"),
+        ("triplet", UNEQUAL, "6x3"),
+        ("triplet", np.arange(9) // 2, "5x2"),
         ("proxy_anchor", np.arange(40) % 10, "40"),
     ],
 )
-def test_default_batch(loss, labels, batch):
-    assert str(usual_batch(BatchConfig(), LossConfig(loss), labels)) == batch
+def test_default_batch_has_positives_and_negatives(loss, labels, batch):
+    usual = usual_batch(BatchConfig(), LossConfig(loss), labels)
+    check_positives(usual, LossConfig(loss), labels)
+    rows = next(usual.build(labels))
+    assert pairs(rows, labels) > 0
+    assert len({labels[row] for row in rows if row >= 0}) > 1
+    assert str(usual) == batch
 
 
 @pytest.mark.parametrize(
