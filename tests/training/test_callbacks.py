@@ -11,14 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdml.training import (
-    EMA,
-    CallbackResult,
-    SkipNonfinite,
-    Stop,
-    TensorBoard,
-    every,
-)
+from jdml.training import EMA, CallbackResult, SkipNonfinite, Stop, TensorBoard, every
 
 
 class Notes:

@@ -135,12 +135,6 @@ def of_functions():
     return models.WithHead(backbone, head)
 
 
-class Scaled(nn.Module):
-    @nn.compact
-    def __call__(self, x, scale):
-        return nn.Dense(2)(x * scale)
-
-
 class Spherical(nn.Module):
     """A network that computes something around its head."""
 
@@ -148,7 +142,7 @@ class Spherical(nn.Module):
     def __call__(self, images, train=False):
         x = nn.relu(nn.Dense(5, name="body")(images.reshape(len(images), -1)))
         scale = self.param("scale", nn.initializers.constant(2.0), (5,))
-        return jdml.sphere(Scaled(name="head")(x, scale))
+        return jdml.sphere(nn.Dense(2, name="head")(scale * x))
 
 
 @pytest.mark.parametrize("make", [of_functions, Spherical])
@@ -171,6 +165,14 @@ def test_steps_on_features_equal_those_on_images(fit_toy, tmp_path, make):
     assert all(jax.tree.leaves(same))
 
 
-def test_network_whose_features_cannot_be_cached_is_refused(toy):
-    with pytest.raises(ValueError, match=r"^cached_views\b"):
-        toy.fit(model=Frozen(toy.model, "Dense_0", cached_views=1), steps=1)
+@pytest.mark.parametrize(
+    ("pattern", "settings", "name"),
+    [
+        ("Dense_0", {"cached_views": 1}, "cached_views"),  # batch norm learns, too
+        ("BatchNorm_0", {}, "pattern"),  # training changes its running statistics
+        ("Conv", {}, "pattern"),  # is not there
+    ],
+)
+def test_what_cannot_be_cached_or_frozen_is_refused(toy, pattern, settings, name):
+    with pytest.raises(ValueError, match=rf"^{name}\b"):
+        toy.fit(model=Frozen(toy.model, pattern, **settings), steps=1)

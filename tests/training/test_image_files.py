@@ -9,13 +9,7 @@ import pytest
 
 import jdml
 from jdml import objectives
-from jdml.data import (
-    Dataset,
-    ImageBatches,
-    ImageFiles,
-    RandomBatchSampler,
-    conventional,
-)
+from jdml.data import Dataset, ImageBatches, ImageFiles, RandomBatchSampler, conventional
 from jdml.training import metric_names, recall_ranks, score
 
 pytest.importorskip("grain")

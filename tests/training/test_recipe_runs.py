@@ -50,15 +50,17 @@ def roles(transforms):
     return optim.partition_by_role(rules, optim.backbone_and_head)
 
 
+def is_model(params):
+    return {role: role == "model" for role in params}
+
+
 def margin():
     objective = objectives.pair(
         jdml.margin_loss,
         learned={"beta": jnp.full(CLASSES, 1.1)},
         mine=mining.distance_weighted_negative(dim=DIM),
     )
-    decay = optax.add_decayed_weights(
-        0.1, lambda params: {role: role == "model" for role in params}
-    )
+    decay = optax.add_decayed_weights(0.1, is_model)
     optimizer = roles(
         {"model": optax.sgd(RATE, momentum=0.9), "beta": optax.sgd(5 * RATE, momentum=0.9)}
     )
@@ -108,9 +110,7 @@ def alternating():
     objective = objectives.as_proxy_objective(
         jdml.contrastive_loss, CLASSES, DIM, 2, in_batch_weight=0.1, negative_margin=0.4
     )
-    anchor = optim.add_anchored_weights(
-        2e-4, lambda params: {role: role == "model" for role in params}
-    )
+    anchor = optim.add_anchored_weights(2e-4, is_model)
     clip = optax.clip_by_global_norm(1.0)
     optimizer = roles({"model": optax.adam(RATE), "proxies": optax.adam(RATE)})
     problems = training.AlternatingProblems(
