@@ -99,8 +99,8 @@ KINDS = {"run": RunConfig, "evaluation": Evaluation, "devices": Devices}
 def fit_parts(toy, **settings):
     """Train with the toy's parts in place of those that are not given; fields of `RunConfig` and others may be flat."""
     for name, kind in KINDS.items():
-        fields = [field.name for field in dataclasses.fields(kind) if field.name in settings]
-        own = {field: settings.pop(field) for field in fields}
+        names = {field.name for field in dataclasses.fields(kind)} & settings.keys()
+        own = {field: settings.pop(field) for field in names}
         if own:
             settings.setdefault(name, kind(**own))
     parts = {

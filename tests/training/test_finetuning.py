@@ -78,17 +78,16 @@ def test_wrong_patterns_and_ranks_are_refused(two, call, error, name):
 @pytest.mark.parametrize("way", ["frozen", pytest.param("lora", marks=pytest.mark.slow)])
 def test_adapted_run_is_resumed_and_loaded(toy, tmp_path, way, fit_toy, two, caplog):
     """Frozen parameters stay bitwise equal, and have no optimizer state."""
+    pattern = {"frozen": "block0|block1/bias", "lora": "block0/kernel|block1"}[way]
     lora = WithLora(two, 1, "block1", also="block0/bias|head")
-    model = {"frozen": Frozen(two, "block0|block1/bias"), "lora": lora}[way]
+    model = lora if way == "lora" else Frozen(two, pattern)
     settings = {"callbacks": [EMA(0.9)], "checkpoint_every": 1, "model": model}
     caplog.set_level("INFO", "jdml.training")
     begun = fit_toy(tmp_path / "run", **{**settings, "steps": 2})
     whole = fit_toy(tmp_path / "whole", **settings)
     again = fit_toy(tmp_path / "run", allow_more_steps=True, **settings)
     chex.assert_trees_all_equal(again.state, whole.state)
-    stays = adapt.matching(
-        again.state.params["model"], "block0/kernel|block1" if way == "lora" else model.pattern
-    )
+    stays = adapt.matching(again.state.params["model"], pattern)
     learns = {"model": jax.tree.map(lambda stay: not stay, stays), "proxies": True}
     assert moved(begun.state.params, again.state.params) == learns
     shapes = {leaf.shape for leaf in jax.tree.leaves(again.state.opt_state)}

@@ -165,10 +165,9 @@ def test_nan_loss_names_its_step_and_is_not_saved(toy, tmp_path):
     images = (toy.data.images / 255).astype(np.float32)
     images[0] = np.nan
     rows = [np.arange(1, 9)] * 6 + [np.arange(8)] * 9
-    settings = {"train": SimpleNamespace(images=images, labels=toy.data.labels), "log_every": 10}
-    folder = {"folder": tmp_path, "checkpoint_every": 2}
+    parts = {"train": SimpleNamespace(images=images, labels=toy.data.labels), "folder": tmp_path}
     with pytest.raises(FloatingPointError, match=r"\bloss is nan at step 7\b"):
-        train(toy, sampler=toy.rows(rows), **settings, **folder)
+        train(toy, sampler=toy.rows(rows), checkpoint_every=2, log_every=10, **parts)
     assert max(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == 6
 
 

@@ -125,8 +125,7 @@ def test_memory_has_the_rows_of_the_data_set(toy):
 
 # Micro-batches: the gradient of the whole batch with the activations of a part of it.
 
-DRAWS = np.random.default_rng(0)
-IMAGES = DRAWS.integers(0, 256, (24, 4, 4, 1), np.uint8)
+IMAGES = np.random.default_rng(0).integers(0, 256, (24, 4, 4, 1), np.uint8)
 LABELS = np.arange(24) % 6
 
 
