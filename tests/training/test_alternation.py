@@ -48,9 +48,7 @@ def train(toy, scores, callback, **settings):
 
 
 def anchor_of(state):
-    is_anchor = lambda part: isinstance(part, optim.AnchoredWeightsState)  # noqa: E731
-    (anchor,) = filter(is_anchor, jax.tree.leaves(state.opt_state, is_leaf=is_anchor))
-    return anchor
+    return optax.tree.get(state.opt_state, "AnchoredWeightsState")
 
 
 class Watched(AlternatingProblems):

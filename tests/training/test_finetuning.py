@@ -39,7 +39,11 @@ def test_paths_of_a_module_with_a_field_called_value():
         value: int
         query: int
 
-    assert list(adapt.named_leaves({"part": Attention(1, 2)})) == ["part/value", "part/query"]
+    @struct.dataclass
+    class Network:
+        part: Attention
+
+    assert list(adapt.named_leaves(Network(Attention(1, 2)))) == ["part/value", "part/query"]
 
 
 def moved(start, end):

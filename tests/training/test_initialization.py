@@ -65,10 +65,7 @@ def test_head_starts_at_the_principal_components_of_its_features():
     model = jdml.models.create("small", dim=3, pooling="gem").clone(features=(4, 8))
     parts = model, objectives.pair(jdml.circle_loss), optax.adam(1e-3)
     state = training.create_state(*parts, TRAIN.images, seed=1)
-    of_model = state.params["model"]
-    dense = {**of_model["head"]["embedding"], "bias": 5 + jnp.zeros(3)}
-    fives = {**of_model, "head": {**of_model["head"], "embedding": dense}}
-    state = state._replace(params={**state.params, "model": fives})
+    state.params["model"]["head"]["embedding"]["bias"] += 5
     started = training.init_head_from_pca(state, model, TRAIN, seed=3)
     head = started.params["model"]["head"]
     features = pooled(model, state, TRAIN.images, 8)
