@@ -37,51 +37,32 @@ class Two(nn.Module):
         return nn.Dense(2, name="head")(x)
 
 
-class Batches:
-    """A sampler whose batch i is a pure function of i."""
-
-    def __init__(self, size=40, batch=8):
-        self.size, self.batch, self.i = size, batch, 0
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        self.i += 1
-        return np.random.default_rng(self.i).permutation(self.size)[: self.batch]
-
-    def get_state(self):
-        return {"i": self.i}
-
-    def set_state(self, state):
-        self.i = state["i"]
-
-
 class Killed(BaseException):
     """Simulates a signal: no code catches it."""
 
 
-def killed_at(step):
-    """Return a sampler that raises at the batch of this step."""
+class Batches(data.RandomBatchSampler):
+    """Batches of eight of forty rows. The one of a step may raise."""
 
-    class Sampler(Batches):
-        def __next__(self):
-            if self.i + 1 == step:
-                raise Killed
-            return super().__next__()
+    def __init__(self, die_at=None):
+        super().__init__(40, 8, seed=1)
+        self.die_at = die_at
 
-    return Sampler()
+    def __next__(self):
+        if self.step + 1 == self.die_at:
+            raise Killed
+        return super().__next__()
 
 
 class Rows(Batches):
     """A sampler of the given batches in turn."""
 
     def __init__(self, batches):
-        self.batches, self.i = list(batches), 0
+        super().__init__()
+        self.batches = batches
 
-    def __next__(self):
-        self.i += 1
-        return self.batches[self.i - 1]
+    def batch_at(self, step):
+        return self.batches[step]
 
 
 class OnDisk:
@@ -97,35 +78,29 @@ class OnDisk:
         return self.images[rows]
 
 
-def toy_objective(scale=1.0):
-    """Return an objective that pulls embeddings to their class's proxy and away from a running mean."""
-
-    def loss(params, embeddings, labels, *, key=None, where=None, state=None):
-        weights = jnp.ones(len(labels)) if where is None else where.astype(jnp.float32)
-        gaps = jnp.square(embeddings - params["proxies"][labels]).sum(1)
-        noise = jax.random.normal(key) if key is not None else 0.0
-        value = scale * jnp.sum(weights * gaps) / jnp.maximum(weights.sum(), 1.0)
-        return value * (1 + 0.01 * noise) + 0.01 * jnp.sum(state), {"gap": gaps.mean()}
-
-    def update(state, embeddings, labels, where=None):
-        return 0.9 * state + embeddings.mean(0)
-
-    return Objective(
-        init=lambda key: {"proxies": jax.random.normal(key, (4, 2))},
-        loss=loss,
-        init_state=lambda: jnp.zeros(2),
-        update_state=update,
-    )
+def pull(params, embeddings, labels, *, key=None, where=None, state=None):
+    """Pull embeddings to their class's proxy and away from a running mean."""
+    weights = jnp.ones(len(labels)) if where is None else where.astype(jnp.float32)
+    gaps = jnp.square(embeddings - params["proxies"][labels]).sum(1)
+    noise = jax.random.normal(key) if key is not None else 0.0
+    value = jnp.sum(weights * gaps) / jnp.maximum(weights.sum(), 1.0)
+    return value * (1 + 0.01 * noise) + 0.01 * jnp.sum(state), {"gap": gaps.mean()}
 
 
+OBJECTIVE = Objective(
+    init=lambda key: {"proxies": jax.random.normal(key, (4, 2))},
+    loss=pull,
+    init_state=lambda: jnp.zeros(2),
+    update_state=lambda state, embeddings, labels, where=None: 0.9 * state + embeddings.mean(0),
+)
 KINDS = {"run": RunConfig, "evaluation": Evaluation, "devices": Devices}
 
 
 def fit_parts(toy, **settings):
     """Train with the toy's parts in place of those that are not given; fields of `RunConfig` and others may be flat."""
     for name, kind in KINDS.items():
-        fields = [field.name for field in dataclasses.fields(kind) if field.name in settings]
-        own = {field: settings.pop(field) for field in fields}
+        names = {field.name for field in dataclasses.fields(kind)} & settings.keys()
+        own = {field: settings.pop(field) for field in names}
         if own:
             settings.setdefault(name, kind(**own))
     parts = {
@@ -146,12 +121,10 @@ def toy():
     images = rng.integers(0, 256, (40, 3, 3, 1), dtype=np.uint8)
     toy = SimpleNamespace(
         model=Net(),
-        objective=toy_objective(),
-        make_objective=toy_objective,
+        objective=OBJECTIVE,
         optimizer=optax.adam(1e-2),
         data=SimpleNamespace(images=images, labels=labels),
         batches=Batches,
-        killed_at=killed_at,
         Killed=Killed,
         rows=Rows,
         on_disk=OnDisk,
@@ -188,20 +161,5 @@ def two():
 @pytest.fixture(scope="session")
 def fit_toy(toy):
     """Train the toy for three steps and evaluate at the end; settings override the defaults."""
-
-    given = {"steps": 3, "function": toy.spread, "every": 3}
-    return lambda folder=None, **settings: toy.fit(**{"folder": folder, **given, **settings})
-
-
-def same(a, b):
-    """Return whether two pytrees are bitwise equal."""
-    data = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
-    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return jax.tree.structure(a) == jax.tree.structure(b) and all(
-        np.array_equal(data(x), data(y)) for x, y in leaves
-    )
-
-
-@pytest.fixture(scope="session")
-def identical():
-    return same
+    usual = {"steps": 3, "function": toy.spread, "every": 3}
+    return lambda folder=None, **settings: toy.fit(**{"folder": folder, **usual, **settings})

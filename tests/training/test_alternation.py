@@ -29,10 +29,10 @@ OPTIMIZER = optim.partition_by_role(
 )
 
 
-def problems_of(toy, kind=AlternatingProblems, **changes):
-    machine = AlternatingProjections(patience=2, run_patience=50)
-    given = {"train": toy.data, "pool_size": POOL, "monitor": "score", "machine": machine}
-    return kind(model=toy.model, **(given | changes))
+def problems_of(toy, kind=AlternatingProblems, run_patience=50, **changes):
+    machine = AlternatingProjections(patience=2, run_patience=run_patience)
+    usual = {"train": toy.data, "pool_size": POOL, "monitor": "score", "machine": machine}
+    return kind(model=toy.model, **(usual | changes))
 
 
 def scripted(values):
@@ -41,17 +41,14 @@ def scripted(values):
     return lambda embedder: {"score": next(left)}
 
 
-def train(toy, scores, callback, steps=None, **settings):
-    steps = steps or 2 * len(scores)
-    evaluation = {"function": scripted(scores), "every": 2}
+def train(toy, scores, callback, **settings):
+    evaluation = {"steps": 2 * len(scores), "function": scripted(scores), "every": 2}
     parts = {"objective": OBJECTIVE, "optimizer": OPTIMIZER, "callbacks": [callback]}
-    return toy.fit(steps=steps, **(evaluation | parts | settings))
+    return toy.fit(**(evaluation | parts | settings))
 
 
 def anchor_of(state):
-    is_anchor = lambda part: isinstance(part, optim.AnchoredWeightsState)  # noqa: E731
-    (anchor,) = filter(is_anchor, jax.tree.leaves(state.opt_state, is_leaf=is_anchor))
-    return anchor
+    return optax.tree.get(state.opt_state, "AnchoredWeightsState")
 
 
 class Watched(AlternatingProblems):
@@ -81,21 +78,15 @@ def embeddings(toy, state, images=None):
 
 
 def chosen_rows(toy, proxies, x):
-    """Return which samples the proxies of each class are; None if one is not a sample."""
+    """Return which samples the proxies of each class are; None if they are not different samples of it."""
     rows = []
     for of_class, chosen in enumerate(np.asarray(proxies)):
         own = np.flatnonzero(toy.data.labels == of_class)
         apart = np.abs(chosen[:, None] - x[own][None]).max(-1)
-        if apart.min(1).max() > 1e-5:
-            return None
         rows.append(own[apart.argmin(1)].tolist())
+        if apart.min(1).max() > 1e-5 or len(set(rows[-1])) < K:
+            return None
     return rows
-
-
-def are_samples(toy, proxies, x):
-    """Return whether each class's proxies are embeddings of different samples of the class."""
-    rows = chosen_rows(toy, proxies, x)
-    return rows is not None and all(len(set(of_class)) == K for of_class in rows)
 
 
 # The transition between two problems.
@@ -117,7 +108,7 @@ def test_problem_starts_at_the_best_state_of_the_previous_one(toy, alternated):
     result, callback = alternated
     assert [record["problem"] for record in result.history] == [0, 0, 0, 1, 1, 1, 1, 2]
     first, *evaluations = callback.seen
-    assert are_samples(toy, first[1].params["proxies"], embeddings(toy, first[1]))
+    assert chosen_rows(toy, first[1].params["proxies"], embeddings(toy, first[1]))
     assert not anchor_of(evaluations[1][1]).anchored
     for best, end in ((0, 2), (4, 6)):
         at_best, after = evaluations[best][0], evaluations[end][1]
@@ -126,21 +117,23 @@ def test_problem_starts_at_the_best_state_of_the_previous_one(toy, alternated):
         assert anchor_of(after).anchored
         chex.assert_trees_all_equal(anchor_of(after).anchor["model"], at_best.params["model"])
         x = embeddings(toy, at_best)
-        assert are_samples(toy, after.params["proxies"], x)
-        assert not are_samples(toy, at_best.params["proxies"], x)
+        assert chosen_rows(toy, after.params["proxies"], x)
+        assert not chosen_rows(toy, at_best.params["proxies"], x)
     for before, after in evaluations[:2] + evaluations[3:6]:
         chex.assert_trees_all_equal(before.params, after.params)
 
 
 def test_problem_starts_at_the_last_state_with_restore_false(toy):
-    callback = problems_of(toy, Watched, restore=False)
-    train(toy, SCORES[:4], callback)
+    """The run ends after the third stale evaluation."""
+    callback = problems_of(toy, Watched, run_patience=3, restore=False)
+    result = train(toy, [0.5, 0.4, 0.3, 0.2, 0.9], callback)
+    assert (result.stop_reason, int(result.state.step)) == ("callback", 8)
     (at_best, _), (before, after) = callback.seen[1], callback.seen[3]
     chex.assert_trees_all_equal(after.params["model"], before.params["model"])
     chex.assert_trees_all_equal(after.batch_stats, before.batch_stats)
     chex.assert_trees_all_equal(anchor_of(after).anchor["model"], at_best.params["model"])
-    assert are_samples(toy, after.params["proxies"], embeddings(toy, before))
-    assert not are_samples(toy, after.params["proxies"], embeddings(toy, at_best))
+    assert chosen_rows(toy, after.params["proxies"], embeddings(toy, before))
+    assert not chosen_rows(toy, after.params["proxies"], embeddings(toy, at_best))
 
 
 def test_new_proxies_are_the_worst_covered_samples(toy, alternated):
@@ -163,17 +156,6 @@ def test_new_proxies_are_the_worst_covered_samples(toy, alternated):
     np.testing.assert_allclose(record["covering_ratio"], ratio, rtol=1e-4)
 
 
-def test_run_ends_after_stale_problems(toy):
-    machine = AlternatingProjections(patience=2, run_patience=3)
-    result = train(
-        toy, [0.5, 0.4, 0.3, 0.2, 0.9], problems_of(toy, machine=machine), monitor="score"
-    )
-    assert result.stop_reason == "callback"
-    assert int(result.state.step) == 8
-    assert result.best is not None
-    assert result.best.value == 0.5
-
-
 # The start of the first problem.
 
 
@@ -184,46 +166,33 @@ def fresh(toy):
     return state, embeddings(toy, state)
 
 
-def first_proxies(toy, fresh, **changes):
-    return problems_of(toy, **changes).start(fresh[0])[1].params["proxies"]
+def first_rows(toy, fresh, **changes):
+    """Return which samples the first proxies are."""
+    state, x = fresh
+    return chosen_rows(toy, problems_of(toy, **changes).start(state)[1].params["proxies"], x)
 
 
 def test_first_proxies_are_random_samples(toy, fresh):
     """They are not the samples farthest from each other, for any pool size."""
-    by_seed = [
-        chosen_rows(toy, first_proxies(toy, fresh, seed=seed), fresh[1]) for seed in range(6)
-    ]
+    by_seed = [first_rows(toy, fresh, seed=seed) for seed in range(6)]
     assert len({tuple(sorted(rows[0])) for rows in by_seed}) > 3
-    assert all(len(set(rows)) == K for rows_of_classes in by_seed for rows in rows_of_classes)
-    of_larger = first_proxies(toy, fresh, pool_size=10)
-    assert chosen_rows(toy, of_larger, fresh[1]) == by_seed[0]
+    assert first_rows(toy, fresh, pool_size=10) == by_seed[0]
 
 
-def test_released_start_covers_samples_far_from_the_origin(toy, fresh):
-    x = fresh[1]
-    few = [first_proxies(toy, fresh, first="origin", pool_size=size) for size in (1, K)]
-    np.testing.assert_array_equal(*few)  # a pool has at least as many samples as proxies
-    proxies = first_proxies(toy, fresh, first="origin", pool_size=10)
-    for of_class, rows in enumerate(chosen_rows(toy, proxies, x)):
-        own = np.flatnonzero(toy.data.labels == of_class)  # ten samples: the pool is all of them
-        norms = np.linalg.norm(x[own], axis=1)
-        assert norms[own.tolist().index(rows[0])] >= norms.max() - 1e-6
-        picked = jdml.ccp.greedy_k_center(jnp.asarray(x[own]), jnp.zeros((1, 2)), K)
-        assert rows == own[picked].tolist()
-
-
-def test_papers_start_covers_samples_far_from_random_ones(toy, fresh):
-    x = fresh[1]
-    proxies = first_proxies(toy, fresh, first="covering", pool_size=10)
-    begins = np.array(list(itertools.combinations(range(10), K)))  # any K of a class's ten
-    cover = jax.jit(
-        jax.vmap(lambda points, b: jdml.ccp.greedy_k_center(points, points[b], K), (None, 0))
-    )
-    for of_class, rows in enumerate(chosen_rows(toy, proxies, x)):
-        own = np.flatnonzero(toy.data.labels == of_class)
-        covers = own[np.asarray(cover(jnp.asarray(x[own]), begins))].tolist()
+@pytest.mark.parametrize("first", ["origin", "covering"])
+def test_first_proxies_cover_samples_far_from_the_origin_or_random_ones(toy, fresh, first):
+    """As in the released program, and in the paper: of any K of a class's ten samples."""
+    cover = jax.vmap(lambda x, begin: jdml.ccp.greedy_k_center(x, begin, K), (None, 0))
+    for of_class, rows in enumerate(first_rows(toy, fresh, first=first, pool_size=10)):
+        own = np.flatnonzero(toy.data.labels == of_class)  # the pool is all of them
+        x = fresh[1][own]
+        begins = x[np.array(list(itertools.combinations(range(10), K)))]
+        begins = np.zeros((1, 1, 2)) if first == "origin" else begins
+        covers = own[np.asarray(jax.jit(cover)(x, begins))].tolist()
         assert rows in covers
         assert len({tuple(each) for each in covers}) < 100  # of 720
+    few = [first_rows(toy, fresh, first=first, pool_size=size) for size in (1, K)]
+    assert few[0] == few[1]  # a pool has at least as many samples as proxies
 
 
 def test_first_problem_is_anchored_at_the_initial_state(toy, fresh):
@@ -236,72 +205,47 @@ def test_first_problem_is_anchored_at_the_initial_state(toy, fresh):
     chex.assert_trees_all_equal(state.params, before.params)  # proxies are unchanged, too
 
 
-# The images of pools.
-
-
-@pytest.fixture
-def files(toy, noise_files):
-    """Return image files that have the toy's shape after cropping."""
+def test_pools_have_undamaged_images_augmented_as_in_training(toy, noise_files):
     images = ImageFiles(noise_files, conventional(toy.data.images.shape[1]))
-    train = SimpleNamespace(images=images, labels=toy.data.labels)
-    state = create_state(toy.model, OBJECTIVE, OPTIMIZER, images[:1], seed=0)
-    return SimpleNamespace(paths=noise_files, train=train, state=state)
-
-
-def test_image_files_are_augmented_as_in_training(toy, files):
-    images, rows = files.train.images, np.arange(40)
-    for augment in (True, False):
-        callback = problems_of(toy, train=files.train, seed=3, augment=augment)
-        proxies = callback.start(files.state)[1].params["proxies"]
-        made = images.augmented(rows, seed=(3, 0)), images[rows]
-        found = [are_samples(toy, proxies, embeddings(toy, files.state, each)) for each in made]
-        assert found == [augment, not augment]
-    assert callback.config["augment"] is False
-
-
-def test_damaged_images_are_not_selected(toy, files):
-    def proxies():
-        return problems_of(toy, train=files.train).start(files.state)[1].params["proxies"]
-
+    files = SimpleNamespace(images=images, labels=toy.data.labels)
     whole = [5, 13, 37]  # of class 1
     for row in set(range(1, 40, 4)) - set(whole):
-        files.paths[row].write_bytes(files.paths[row].read_bytes()[:40])
-    after = proxies()
-    x = embeddings(toy, files.state, files.train.images.augmented(np.array(whole), seed=(0, 0)))
-    apart = np.abs(np.asarray(after[1])[:, None] - x[None]).max(-1)
-    assert sorted(apart.argmin(1)) == [0, 1, 2]
-    assert apart.min(1).max() < 1e-5
+        noise_files[row].write_bytes(noise_files[row].read_bytes()[:40])
+    state = create_state(toy.model, OBJECTIVE, OPTIMIZER, images[:1], seed=0)
+    for augment in (True, False):
+        callback = problems_of(toy, train=files, seed=3, augment=augment)
+        proxies = np.asarray(callback.start(state)[1].params["proxies"][1])
+        read = images.augmented(np.array(whole), seed=(3, 0)) if augment else images[whole]
+        apart = np.abs(proxies[:, None] - embeddings(toy, state, read)[None]).max(-1)
+        assert sorted(apart.argmin(1)) == [0, 1, 2]
+        assert apart.min(1).max() < 1e-5
+    assert callback.config["augment"] is False
     for row in range(3, 40, 4):
-        files.paths[row].write_bytes(b"")
+        noise_files[row].write_bytes(b"")
     with pytest.raises(ValueError, match="^class 3 "):
-        proxies()
+        problems_of(toy, train=files).start(state)
 
 
 # Kills and refusals.
 
 
-def train_to_the_end(toy, folder, die_at=None):
+def test_killed_run_resumes_exactly(toy, tmp_path):
     def by_step(embedder):
         return {"score": SCORES[int(embedder.state.step) // 2 - 1]}
 
-    callback = problems_of(toy, Watched)
-    settings = {"function": by_step, "monitor": "score", "checkpoint_every": 3}
-    result = train(toy, SCORES, callback, folder=folder, sampler=toy.killed_at(die_at), **settings)
-    return result, callback
+    def run(name, die_at=None):
+        callback = problems_of(toy, Watched)
+        parts = {"folder": tmp_path / name, "sampler": toy.batches(die_at), "function": by_step}
+        saved = {"monitor": "score", "checkpoint_every": 3}
+        return train(toy, SCORES, callback, **parts, **saved), callback
 
-
-@pytest.fixture(scope="module")
-def unbroken(toy, tmp_path_factory):
-    return train_to_the_end(toy, tmp_path_factory.mktemp("unbroken"))[0]
-
-
-def test_killed_run_resumes_exactly(toy, identical, tmp_path, unbroken):
+    unbroken, _ = run("unbroken")
     with pytest.raises(toy.Killed):
-        train_to_the_end(toy, tmp_path, die_at=7)
-    resumed, callback = train_to_the_end(toy, tmp_path)
+        run("broken", die_at=7)
+    resumed, callback = run("broken")
     assert callback.seen[0][0] is not None  # a resumed run does not select first proxies
-    assert identical(resumed.state, unbroken.state)
-    assert identical(resumed.best_params, unbroken.best_params)
+    chex.assert_trees_all_equal(resumed.state, unbroken.state)
+    chex.assert_trees_all_equal(resumed.best_params, unbroken.best_params)
     assert resumed.history == unbroken.history
 
 

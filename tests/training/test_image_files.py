@@ -3,19 +3,13 @@
 import json
 from dataclasses import replace
 
+import chex
 import numpy as np
 import pytest
 
 import jdml
 from jdml import objectives
-from jdml.data import (
-    BadImageError,
-    Dataset,
-    ImageBatches,
-    ImageFiles,
-    RandomBatchSampler,
-    conventional,
-)
+from jdml.data import Dataset, ImageBatches, ImageFiles, RandomBatchSampler, conventional
 from jdml.training import metric_names, recall_ranks, score
 
 pytest.importorskip("grain")
@@ -33,16 +27,17 @@ def batches_of(data, kind=ImageBatches, **settings):
 
 
 def train(toy, data, batches, **settings):
-    function = lambda embed: score(embed, data)  # noqa: E731
-    given = {"steps": 12, "function": function, "every": 5, "log_every": 4}
-    return toy.fit(train=data, sampler=batches, **(given | settings))
+    return toy.fit(train=data, sampler=batches, steps=12, every=5, log_every=4, **settings)
 
 
-def test_resume_is_bit_exact(toy, identical, data, tmp_path):
-    """A damaged file is skipped before and after the kill."""
+def test_resume_is_bit_exact(toy, data, tmp_path):
+    """A damaged file is skipped before and after the kill; a memory has the rows of the others."""
     data.images.files[5].write_bytes(b"\xff\xd8 no image")
-    evaluate = {"function": lambda embed: {"norm": float(embed(data.images[:4]).sum())}}
-    settings = {"checkpoint_every": 3, **evaluate}
+    settings = {
+        "checkpoint_every": 3,
+        "function": lambda embed: {"norm": float(embed(data.images[:4]).sum())},
+        "objective": objectives.with_memory(objectives.pair(jdml.contrastive_loss), 100, 2),
+    }
 
     class Killed(ImageBatches):
         def __next__(self):
@@ -58,37 +53,17 @@ def test_resume_is_bit_exact(toy, identical, data, tmp_path):
     with pytest.raises(toy.Killed):
         run("b", Killed)
     resumed = run("b")
-    assert identical(unbroken.state, resumed.state)
+    chex.assert_trees_all_equal(unbroken.state, resumed.state)
     assert unbroken.history == resumed.history
     assert unbroken.history[-1]["bad_images"] == 1
-
-
-def test_history_and_log(toy, data, tmp_path, capsys):
-    result = train(toy, data, batches_of(data), folder=tmp_path, progress=True)
-    assert [record["step"] for record in result.history] == [4, 5, 8, 10, 12]
-    assert all(record["bad_images"] == 0 for record in result.history)
-    assert not any("input_wait" in record for record in result.history)
-    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert not any("input_wait" in record for record in unbroken.history)
+    lines = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
     assert all(0 <= line["input_wait"] <= 1 for line in lines)
-    assert "input_wait=" in capsys.readouterr().err
-    assert {"class/R@1", "class/MAP@R"} <= set(result.history[1])
-
-
-def test_damaged_image_ends_the_run_and_is_named(toy, data):
-    data.images.files[39].write_bytes(b"")
-    with pytest.raises(BadImageError, match=r"39\.png"):
-        train(toy, data, batches_of(data))
-
-
-def test_memory_has_the_rows_of_undamaged_files(toy, data):
-    data.images.files[5].write_bytes(b"")
-    objective = objectives.with_memory(objectives.pair(jdml.contrastive_loss), 100, 2)
-    batches = batches_of(data, on_bad_image="skip")
-    result = toy.fit(objective=objective, train=data, sampler=batches, steps=6)
     sampler = RandomBatchSampler(40, 8, seed=1)
-    rows = np.concatenate([next(sampler) for _ in range(6)])
+    rows = np.concatenate([next(sampler) for _ in range(12)])
     rows = rows[rows != 5]
-    np.testing.assert_array_equal(result.state.objective_state.memory.ids[: len(rows)], rows)
+    memory = resumed.state.objective_state.memory
+    np.testing.assert_array_equal(memory.ids[: len(rows)], rows)
 
 
 def test_images_without_a_pipeline_are_decoded_as_in_evaluation(toy, data):

@@ -8,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from PIL import Image
 
 import jdml
 from jdml import data, objectives, training
-from jdml.recipes import Recipe
 
 RNG = np.random.default_rng(0)
 TRAIN = data.Dataset("some", RNG.random((9, 4, 4, 1)).astype(np.float32), np.arange(9) % 2)
@@ -37,19 +35,13 @@ def test_proxies_start_at_embedded_samples_of_their_class():
         gaps = np.linalg.norm(np.asarray(proxies)[:, None] - expected, axis=-1)
         assert sorted(gaps.argmin(1)) == [0, 1, 2, 3]
         np.testing.assert_allclose(gaps.min(1), 0, atol=1e-5)
+    of_more = training.init_proxies_from_samples(begin(7), MODEL, TRAIN)  # samples are repeated
+    assert of_more.params["proxies"].shape == (2, 7, 3)
 
 
-def test_small_class_repeats_samples():
-    started = training.init_proxies_from_samples(begin(7), MODEL, TRAIN)
-    assert started.params["proxies"].shape == (2, 7, 3)
-
-
-def test_damaged_file_is_skipped(tmp_path, caplog):
-    files = [tmp_path / f"{i}.png" for i in range(4)]
-    for i, file in enumerate(files):
-        Image.fromarray(np.full((4, 4, 3), 60 * i, np.uint8)).save(file)
-    files[1].write_bytes(b"no image")
-    images = data.ImageFiles(files, data.conventional(4))
+def test_damaged_file_is_skipped(noise_files, caplog):
+    noise_files[1].write_bytes(b"no image")
+    images = data.ImageFiles(noise_files[:4], data.conventional(4))
     photos = data.Dataset("photos", images, np.zeros(4, int))
     objective = objectives.proxy(jdml.potential_field_loss, 1, 3, 4)
     state = training.create_state(MODEL, objective, optax.adam(1e-3), images[:1], seed=1)
@@ -57,11 +49,6 @@ def test_damaged_file_is_skipped(tmp_path, caplog):
     whole = training.init_proxies_from_samples(state, MODEL, photos.select(np.array([0, 2, 3])))
     np.testing.assert_array_equal(proxies, whole.params["proxies"])
     assert "1.png" in caplog.text
-
-
-def with_head(model, images=TRAIN.images):
-    objective = objectives.pair(jdml.circle_loss)
-    return training.create_state(model, objective, optax.adam(1e-3), images, seed=1)
 
 
 def pooled(model, state, images, width):
@@ -76,11 +63,9 @@ def pooled(model, state, images, width):
 def test_head_starts_at_the_principal_components_of_its_features():
     """No other projection to three dimensions keeps more of the features' squared norm."""
     model = jdml.models.create("small", dim=3, pooling="gem").clone(features=(4, 8))
-    state = with_head(model)
-    of_model = state.params["model"]
-    dense = {**of_model["head"]["embedding"], "bias": 5 + jnp.zeros(3)}
-    fives = {**of_model, "head": {**of_model["head"], "embedding": dense}}
-    state = state._replace(params={**state.params, "model": fives})
+    parts = model, objectives.pair(jdml.circle_loss), optax.adam(1e-3)
+    state = training.create_state(*parts, TRAIN.images, seed=1)
+    state.params["model"]["head"]["embedding"]["bias"] += 5
     started = training.init_head_from_pca(state, model, TRAIN, seed=3)
     head = started.params["model"]["head"]
     features = pooled(model, state, TRAIN.images, 8)
@@ -94,22 +79,6 @@ def test_head_starts_at_the_principal_components_of_its_features():
     mine = {**started.params["model"], "head": {**head, "embedding": None}}
     chex.assert_trees_all_equal(mine, others)
     assert started.opt_state is state.opt_state
-
-
-def test_recipe_initializes_the_head_before_the_proxies():
-    recipe = Recipe().replace(
-        loss={"name": "proxy_anchor", "proxies": {"init": "samples"}},
-        network={"name": "small", "dim": 4, "head_init": "principal"},
-        batch={"size": 4, "steps": 1},
-        optimizer={"learning_rate": 1e-30},
-    )
-    model = jdml.models.create("small", dim=4).clone(features=(4,))
-    trained = training.train(recipe, TRAIN, model=model, seed=2, progress=False)
-    objective = objectives.proxy(jdml.proxy_anchor_loss, 2, 4)
-    state = training.create_state(model, objective, optax.adam(1.0), TRAIN.images, seed=2)
-    expected = training.init_head_from_pca(state, model, TRAIN, seed=2)
-    expected = training.init_proxies_from_samples(expected, model, TRAIN, seed=2)
-    chex.assert_trees_all_close(trained.state.params, expected.params, rtol=1e-5, atol=1e-6)
 
 
 BROKEN = dataclasses.replace(TRAIN, images=np.full_like(TRAIN.images, np.nan))
@@ -138,33 +107,18 @@ def test_what_cannot_be_initialized_is_refused(function, change, name):
         function(training.create_state(*parts, seed=1), **change)
 
 
-def test_run_that_starts_on_samples_is_resumed(tmp_path):
-    objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2, alpha=1.0)
-    optimizer = optax.sgd(0.0)
+def test_run_that_starts_on_samples_is_resumed(toy, tmp_path):
+    """Only with the same samples; tests/training/test_recipe_runs.py has the state that it starts at."""
+    objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2)
+    parts = {"model": MODEL, "objective": objective, "train": TRAIN}
 
-    def run(steps, seed, folder):
-        on_samples = functools.partial(training.init_proxies_from_samples, model=MODEL, train=TRAIN)
-        start = None if seed is None else functools.partial(on_samples, seed=seed)
-        sampler = data.RandomBatchSampler(len(TRAIN.labels), 4, seed=0)
-        kept = training.RunConfig(folder, checkpoint_every=1, allow_more_steps=True)
-        parts = MODEL, objective, optimizer, TRAIN, sampler
-        return training.fit(*parts, steps=steps, state=start, run=kept, progress=False).state
+    def run(steps, start):
+        sampler = data.RandomBatchSampler(9, 4)
+        saved = {"folder": tmp_path, "allow_more_steps": True}
+        return toy.fit(steps=steps, state=start, sampler=sampler, **parts, **saved).state.step
 
-    fresh = training.create_state(MODEL, objective, optimizer, TRAIN.images, seed=0)
-    expected = training.init_proxies_from_samples(fresh, MODEL, TRAIN, seed=3).params["proxies"]
-    for steps in (1, 2):  # the second call resumes
-        state = run(steps, 3, tmp_path)
-        np.testing.assert_array_equal(state.params["proxies"], expected)
-    for seed in (4, None):
+    on_samples = functools.partial(PROXIES, model=MODEL, train=TRAIN)
+    assert [run(steps, functools.partial(on_samples, seed=3)) for steps in (1, 2)] == [1, 2]
+    for other in (functools.partial(on_samples, seed=4), None):
         with pytest.raises(ValueError, match=r"\bstart\b"):
-            run(3, seed, tmp_path)
-    assert not np.array_equal(run(1, None, None).params["proxies"], expected)
-
-
-def test_recipe_with_a_wide_head_is_refused_before_its_folder_is_made(tmp_path):
-    """A head from principal axes has no more dimensions than the features."""
-    settings = {"name": "small", "dim": 512, "head_init": "principal"}
-    wide = Recipe().replace(network=settings, batch={"steps": 1})
-    with pytest.raises(ValueError, match=r"^head_init\b.*\bdim 512\b"):
-        training.train(wide, TRAIN, run=tmp_path / "run", progress=False)
-    assert not (tmp_path / "run").exists()
+            run(3, other)

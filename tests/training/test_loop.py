@@ -5,6 +5,7 @@ import os
 import shutil
 from types import SimpleNamespace
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,12 +15,14 @@ from jdml.training import Best, SkipNonfinite, load, pretrained
 
 
 def train(toy, **settings):
-    given = {"steps": 12, "function": toy.spread, "every": 5, "log_every": 4}
-    return toy.fit(**(given | settings))
+    usual = {"steps": 12, "function": toy.spread, "every": 5, "log_every": 4}
+    return toy.fit(**(usual | settings))
 
 
 def log_lines(folder):
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    """Return the records of a log, which has no NaN: that is not JSON."""
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [json.loads(line, parse_constant=pytest.fail) for line in lines]
 
 
 SETTINGS = {"monitor": "spread", "checkpoint_every": 3, "config": {"lr": 0.01, "net": {"dim": 2}}}
@@ -38,30 +41,22 @@ def plain(toy):
 
 
 def test_schedule_and_means_between_records(toy, plain):
-    result = plain
-    assert [record["step"] for record in result.history] == [4, 5, 8, 10, 12]
-    assert [r["step"] for r in result.history if "spread" in r] == [5, 10, 12]
-    assert (result.stop_reason, int(result.state.step), result.best) == ("steps", 12, None)
-    assert "\n" not in repr(result) + repr(result.state)
+    assert [record["step"] for record in plain.history] == [4, 5, 8, 10, 12]
+    assert [r["step"] for r in plain.history if "spread" in r] == [5, 10, 12]
+    assert (plain.stop_reason, int(plain.state.step), plain.best) == ("steps", 12, None)
+    assert "\n" not in repr(plain) + repr(plain.state)
     losses = [record["loss"] for record in train(toy, log_every=1).history]
-    means = [record["loss"] for record in result.history]
+    means = [record["loss"] for record in plain.history]
     np.testing.assert_allclose(means[0], np.mean(losses[:4]), rtol=1e-6)
     np.testing.assert_allclose(means[2], np.mean(losses[5:8]), rtol=1e-6)
 
 
-def test_host_batches_give_the_same_run(toy, plain):
-    """Data too large for the device is gathered on the host."""
-    large = SimpleNamespace(images=toy.on_disk(toy.data.images), labels=toy.data.labels)
-    losses = [[r["loss"] for r in run.history] for run in (plain, train(toy, train=large))]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
-
-
-def test_starts_from_a_given_state_without_changing_it(toy, identical, uninterrupted):
+def test_starts_from_a_given_state_without_changing_it(toy, uninterrupted):
     first = uninterrupted[0].state
     copy = jax.tree.map(jnp.copy, first)
     second = train(toy, state=first, steps=3)
-    assert identical(first, copy)
-    assert not identical(second.state.params, first.params)
+    chex.assert_trees_all_equal(first, copy)
+    assert (second.state.params["proxies"] != first.params["proxies"]).any()
 
 
 def scripted(values):
@@ -75,28 +70,37 @@ def scripted(values):
     return evaluate, seen
 
 
-def test_early_stopping_keeps_the_best(toy, identical):
+def test_early_stopping_keeps_the_best(toy):
     evaluate, seen = scripted([0.1, 0.5, 0.4, 0.5, 0.9])
     result = train(toy, steps=100, function=evaluate, every=2, monitor="value", patience=2)
     assert result.stop_reason == "patience"
     assert int(result.state.step) == 8
     assert result.best == Best(0.5, 4, 2)
-    assert identical(jax.tree.map(jnp.asarray, seen[1]), result.best_params)
-    assert not identical(result.best_params, result.state.params)
-    assert identical(result.embedder.state.params, result.best_params)
+    chex.assert_trees_all_equal(seen[1], result.best_params)
+    assert (result.best_params["proxies"] != result.state.params["proxies"]).any()
+    chex.assert_trees_all_equal(result.embedder.state.params, result.best_params)
 
 
-@pytest.mark.parametrize("die_at", [2, 7, 12])
-def test_resume_is_bit_exact(toy, identical, uninterrupted, tmp_path, die_at):
+@pytest.mark.parametrize("die_at", [2, 8, 12])
+def test_resume_is_bit_exact(toy, uninterrupted, tmp_path, die_at):
+    """A partly written checkpoint and a partly written log line change nothing."""
     with pytest.raises(toy.Killed):
-        train(toy, folder=tmp_path, sampler=toy.killed_at(die_at), **SETTINGS)
+        train(toy, folder=tmp_path, sampler=toy.batches(die_at), **SETTINGS)
+    if die_at == 8:
+        checkpoints = tmp_path / "checkpoints"
+        shutil.copytree(checkpoints / "6", checkpoints / "9.orbax-checkpoint-tmp")
+        (checkpoints / "9.orbax-checkpoint-tmp" / "progress" / "metadata").write_text('{"st')
+        (checkpoints / "3" / "state" / "d").mkdir(parents=True, exist_ok=True)  # was being removed
+        with (tmp_path / "log.jsonl").open("a") as log:
+            log.write('{"step": 8, "lo')
     resumed, whole = train(toy, folder=tmp_path, **SETTINGS), uninterrupted[0]
-    assert identical(whole.state, resumed.state)
-    assert identical(whole.best_params, resumed.best_params)
+    chex.assert_trees_all_equal(whole.state, resumed.state)
+    chex.assert_trees_all_equal(whole.best_params, resumed.best_params)
     assert whole.best == resumed.best
     assert whole.history == resumed.history
     records = [{k: v for k, v in line.items() if k != "seconds"} for line in log_lines(tmp_path)]
     assert records == resumed.history
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"9", "12"}
 
 
 def test_patience_is_resumed(toy, tmp_path):
@@ -104,28 +108,12 @@ def test_patience_is_resumed(toy, tmp_path):
     evaluate, _ = scripted([0.5, 0.4])
     settings = {"every": 2, "monitor": "value", "patience": 3, "steps": 20}
     with pytest.raises(toy.Killed):
-        train(toy, function=evaluate, folder=tmp_path, sampler=toy.killed_at(6), **settings)
+        train(toy, function=evaluate, folder=tmp_path, sampler=toy.batches(6), **settings)
     evaluate, _ = scripted([0.3, 0.2, 0.9])
     result = train(toy, function=evaluate, folder=tmp_path, **settings)
     assert result.stop_reason == "patience"
     assert int(result.state.step) == 8
     assert result.best == Best(0.5, 2, 3)
-
-
-def test_incomplete_files_of_a_killed_save_are_ignored(toy, identical, uninterrupted, tmp_path):
-    """A partly written checkpoint and a partly written log line change nothing."""
-    with pytest.raises(toy.Killed):
-        train(toy, folder=tmp_path, sampler=toy.killed_at(8), **SETTINGS)
-    checkpoints = tmp_path / "checkpoints"
-    shutil.copytree(checkpoints / "6", checkpoints / "9.orbax-checkpoint-tmp")
-    (checkpoints / "9.orbax-checkpoint-tmp" / "progress" / "metadata").write_text('{"st')
-    (checkpoints / "3" / "state" / "d").mkdir(parents=True, exist_ok=True)  # was being removed
-    with (tmp_path / "log.jsonl").open("a") as log:
-        log.write('{"step": 8, "lo')
-    resumed = train(toy, folder=tmp_path, **SETTINGS)
-    assert identical(uninterrupted[0].state, resumed.state)
-    assert {path.name for path in checkpoints.iterdir()} == {"9", "12"}
-    assert [line["step"] for line in log_lines(tmp_path)] == [3, 4, 5, 6, 8, 9, 10, 12]
 
 
 @pytest.mark.parametrize("dies_at", [3, 12])
@@ -151,14 +139,14 @@ def test_kill_after_a_checkpoint_but_before_model_and_metrics(
     assert logged[0] == logged[1]
 
 
-def test_finished_run_returns_its_result_and_refuses_other_settings(toy, identical, uninterrupted):
+def test_finished_run_returns_its_result_and_refuses_other_settings(toy, uninterrupted):
     """It has two checkpoints, and refuses before any work."""
     first, folder = uninterrupted
     log = (folder / "log.jsonl").read_text()
-    settings = {**SETTINGS, "folder": folder, "sampler": toy.killed_at(1)}
+    settings = {**SETTINGS, "folder": folder, "sampler": toy.batches(1)}
     again = train(toy, **settings)
-    assert identical(first.state, again.state)
-    assert identical(first.best_params, again.best_params)
+    chex.assert_trees_all_equal(first.state, again.state)
+    chex.assert_trees_all_equal(first.best_params, again.best_params)
     assert (first.history, first.stop_reason) == (again.history, again.stop_reason)
     assert first.stop_reason == "steps"  # the monitor has no patience
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"9", "12"}
@@ -177,13 +165,10 @@ def test_nan_loss_names_its_step_and_is_not_saved(toy, tmp_path):
     images = (toy.data.images / 255).astype(np.float32)
     images[0] = np.nan
     rows = [np.arange(1, 9)] * 6 + [np.arange(8)] * 9
-    settings = {"train": SimpleNamespace(images=images, labels=toy.data.labels), "log_every": 10}
-    folder = {"folder": tmp_path, "checkpoint_every": 2}
+    parts = {"train": SimpleNamespace(images=images, labels=toy.data.labels), "folder": tmp_path}
     with pytest.raises(FloatingPointError, match=r"\bloss is nan at step 7\b"):
-        train(toy, sampler=toy.rows(rows), **settings, **folder)
+        train(toy, sampler=toy.rows(rows), checkpoint_every=2, log_every=10, **parts)
     assert max(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == 6
-    with pytest.raises(FloatingPointError, match=r"\bnan at step 8\b"):
-        train(toy, sampler=toy.rows(rows), callbacks=[SkipNonfinite(2)], **settings)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +204,7 @@ def test_monitor_that_is_always_nan_keeps_the_last_parameters(toy, plain, tmp_pa
     expected = plain.embedder(toy.data.images)
     np.testing.assert_array_equal(result.embedder(toy.data.images), expected)
     np.testing.assert_array_equal(load(tmp_path, model=toy.model).embed(toy.data.images), expected)
+    assert [line["a"] for line in log_lines(tmp_path) if "a" in line] == [None] * 3
     assert sum("monitor 'a'" in message for message in caplog.messages) == 1
 
 
@@ -234,18 +220,13 @@ def test_pretrained_variables_must_match_the_network(toy):
 def test_progress_bar_shows_loss_and_metric(toy, capsys):
     train(toy, progress=True, function=lambda embed: {**toy.spread(embed), "other": 0.0})
     shown = capsys.readouterr().err
-    for words, is_there in {
-        "12/12": 1,
-        "loss=": 1,
-        "spread=": 1,
-        "other=": 0,
-    }.items():
-        assert (words in shown) == is_there
+    assert all(words in shown for words in ("12/12", "loss=", "spread="))
+    assert "other=" not in shown
     train(toy)
     assert capsys.readouterr().err == ""
 
 
-def test_steps_that_are_not_finite_are_skipped(toy, identical, tmp_path, capsys):
+def test_steps_that_are_not_finite_are_skipped(toy, tmp_path, capsys):
     """1e25 is finite but its square is not: Adam's second moment would become infinite and remain so."""
     good, bad = np.arange(1, 9), np.arange(3, 35, 4)  # bad has one class only
 
@@ -256,16 +237,12 @@ def test_steps_that_are_not_finite_are_skipped(toy, identical, tmp_path, capsys)
     objective = toy.objective._replace(loss=loss)
 
     def run(*kinds, allowed=2, **settings):
-        settings = {
-            "steps": len(kinds),
-            "function": None,
-            "callbacks": [SkipNonfinite(allowed)] if allowed else [],
-            **settings,
-        }
-        return train(toy, objective=objective, sampler=toy.rows(kinds), **settings)
+        callbacks = [SkipNonfinite(allowed)] if allowed else []
+        parts = {"objective": objective, "sampler": toy.rows(kinds), "callbacks": callbacks}
+        return train(toy, **{"steps": len(kinds), "function": None, **parts, **settings})
 
     before, after = run(good, good, good), run(good, good, good, bad)
-    assert identical(after.state._replace(step=before.state.step), before.state)
+    chex.assert_trees_all_equal(after.state._replace(step=before.state.step), before.state)
     kinds = [good, bad, good, bad, good, good]
     result = run(*kinds, folder=tmp_path / "a", every=3, log_every=3)
     assert [record["skipped"] for record in result.history] == [1, 1]

@@ -15,9 +15,9 @@ from jdml.training import EMA, LossScale, load
 ADAM = optax.adam(1e-2)
 
 
-def run(toy, optimizer, folder=None, sampler=None, **settings):
-    given = {"steps": 6, "function": toy.spread, "every": 2, "sampler": sampler or toy.batches()}
-    return toy.fit(optimizer=optimizer, folder=folder, **(given | settings))
+def run(toy, optimizer, folder=None, **settings):
+    usual = {"steps": 6, "function": toy.spread, "every": 2}
+    return toy.fit(optimizer=optimizer, folder=folder, **(usual | settings))
 
 
 def test_optimizers_that_need_the_loss_get_it(toy):
@@ -84,13 +84,13 @@ def of_size(weight):
 
 
 def half(toy, weight, folder=None, dtype=jnp.float16, **settings):
-    given = {"steps": 1, "log_every": 1, "callbacks": [LossScale()], "folder": folder}
+    usual = {"steps": 1, "log_every": 1, "callbacks": [LossScale()], "folder": folder}
     parts = {
         "model": Half(dtype),
         "objective": of_size(weight),
         "optimizer": optax.sgd(1e-3 / weight),
     }
-    return toy.fit(**(parts | given | settings))
+    return toy.fit(**(parts | usual | settings))
 
 
 def test_scaled_loss_avoids_float16_underflow(toy):

@@ -2,6 +2,7 @@
 
 import signal
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -10,54 +11,46 @@ from jdml.distributed import Placement, class_shards
 from jdml.training import Preempted, initialize
 
 
-@pytest.fixture(scope="module")
-def train(toy):
-    def run(folder, send=(), **settings):
-        """Train for twenty steps; the process gets the signals before the fourteenth batch."""
+def train(toy, folder, send=(), **settings):
+    """Train for twenty steps; the process gets the signals before the fourteenth batch."""
 
-        class Batches(toy.batches):
-            def __next__(self):
-                if self.i == 13:
-                    for number in send:
-                        signal.raise_signal(number)
-                return super().__next__()
+    class Batches(toy.batches):
+        def __next__(self):
+            if self.step == 13:
+                for number in send:
+                    signal.raise_signal(number)
+            return super().__next__()
 
-        given = {"folder": folder, "steps": 20, "log_every": 6, "checkpoint_every": 9}
-        return toy.fit(sampler=Batches(), **given, **settings)
-
-    return run
+    saved = {"folder": folder, "steps": 20, "log_every": 6, "checkpoint_every": 9}
+    return toy.fit(sampler=Batches(), **saved, **settings)
 
 
 @pytest.fixture(scope="module")
-def unbroken(train, tmp_path_factory):
-    return train(tmp_path_factory.mktemp("unbroken"))
+def unbroken(toy, tmp_path_factory):
+    return train(toy, tmp_path_factory.mktemp("unbroken"))
 
 
 @pytest.mark.parametrize(
     ("number", "error", "asynchronous"),
     [(signal.SIGTERM, Preempted, True), (signal.SIGINT, KeyboardInterrupt, False)],
 )
-def test_signalled_run_saves_and_resumes(
-    train, unbroken, identical, tmp_path, number, error, asynchronous
-):
+def test_signalled_run_saves_and_resumes(toy, unbroken, tmp_path, number, error, asynchronous):
     before = signal.getsignal(number)
     settings = {"async_checkpoints": asynchronous}
     with pytest.raises(error, match=r"\bstep 14\b") as ended:
-        train(tmp_path, send=(number,), **settings)
+        train(toy, tmp_path, send=(number,), **settings)
     assert getattr(ended.value, "step", 14) == 14
     assert getattr(ended.value, "code", 143) == 143
     assert (tmp_path / "checkpoints" / "14").is_dir()
     assert signal.getsignal(number) is before
-    resumed = train(tmp_path, **settings)
-    assert identical(resumed.state, unbroken.state)
-    assert (
-        resumed.history == unbroken.history
-    )  # also the mean over the steps around the interruption
+    resumed = train(toy, tmp_path, **settings)
+    chex.assert_trees_all_equal(resumed.state, unbroken.state)
+    assert resumed.history == unbroken.history  # also the mean of steps around the interruption
 
 
-def test_second_interruption_ends_immediately(train, tmp_path):
+def test_second_interruption_ends_immediately(toy, tmp_path):
     with pytest.raises(KeyboardInterrupt) as ended:
-        train(tmp_path, send=(signal.SIGINT, signal.SIGINT))
+        train(toy, tmp_path, send=(signal.SIGINT, signal.SIGINT))
     assert not str(ended.value)  # nothing was saved
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

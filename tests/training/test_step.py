@@ -12,18 +12,18 @@ import pytest
 
 import jdml
 from jdml import objectives
-from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
+from jdml.data import Dataset, RandomBatchSampler
 from jdml.models import SmallConvNet
 from jdml.objectives import pair, with_memory
 from jdml.training import (
     Devices,
+    RunConfig,
     create_state,
     embed,
     fit,
     make_train_step,
     uint8_to_float,
 )
-from jdml.training.step import StepConfig, compiled
 
 
 def start(toy, *, objective=None, optimizer=None, images=None):
@@ -32,7 +32,7 @@ def start(toy, *, objective=None, optimizer=None, images=None):
 
 
 def test_step_equals_a_gradient_step_by_hand(toy):
-    """One SGD step equals the same formula written out."""
+    """One SGD step equals the same formula written out. A donated state is deleted."""
     optimizer = optax.sgd(0.1)
     state = start(toy, optimizer=optimizer)
     images, labels = toy.data.images[:8], toy.data.labels[:8]
@@ -64,40 +64,18 @@ def test_step_equals_a_gradient_step_by_hand(toy):
     np.testing.assert_allclose(metrics["grad_norm"], norm, rtol=1e-4)
     assert after.step == 1
     assert set(metrics) == {"loss", "grad_norm", "gap"}
-
-
-def test_donated_state_is_deleted(toy):
-    state = start(toy)
-    step = make_train_step(toy.model, toy.objective, toy.optimizer, donate=True)
-    step(state, toy.data.images[:8], toy.data.labels[:8])
+    make_train_step(toy.model, toy.objective, optimizer, donate=True)(state, images, labels)
     assert state.params["proxies"].is_deleted()
-
-
-def embedded(toy, state, images, **settings):
-    parts = toy.model, state.params["model"], state.batch_stats
-    return embed(*parts, images, **{"batch_size": 16, **settings})
-
-
-@pytest.mark.parametrize("size", [1, 17])
-def test_embed_equals_apply_for_any_batch_size(toy, size):
-    """Also for a list, and for big-endian arrays."""
-    state = start(toy)
-    images = toy.data.images[:size].astype(np.float32)
-    variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
-    expected = toy.model.apply(variables, images)
-    for same in (images, list(images), images.astype(">f4")):
-        found = embedded(toy, state, same)
-        assert isinstance(found, np.ndarray)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_wrong_arguments_are_refused(toy):
     images, state = toy.data.images, start(toy)
+    parts = toy.model, state.params["model"], state.batch_stats
     for call, error, name in (
         (lambda: start(toy, images=np.zeros((3, 3, 8, 8))), ValueError, "sample_images"),
         (lambda: uint8_to_float(jnp.zeros(3, jnp.int32)), TypeError, "images"),
-        (lambda: embedded(toy, state, images[:0]), ValueError, "images"),
-        (lambda: embedded(toy, state, images, batch_size=0), ValueError, "batch_size"),
+        (lambda: embed(*parts, images[:0]), ValueError, "images"),
+        (lambda: embed(*parts, images, batch_size=0), ValueError, "batch_size"),
     ):
         with pytest.raises(error, match=rf"\b{name}\b"):
             call()
@@ -123,49 +101,31 @@ DATA = SimpleNamespace(
     images=RNG.normal(size=(30, 6)).astype(np.float32), labels=np.arange(30, dtype=np.int32) % 3
 )
 MODEL = (lambda key, x: {"w": jax.random.normal(key, (6, 2))}, lambda params, x: x @ params["w"])
-OBJECTIVE = with_memory(pair(jdml.contrastive_loss, mine=jdml.mining.easy_positive()), 60, 2)
+OBJECTIVE = with_memory(pair(jdml.contrastive_loss, mine=jdml.mining.easy_positive()), 100, 2)
 
 
-@pytest.mark.parametrize("on_host", [False, True])
-def test_memory_has_the_rows_of_the_data_set(toy, on_host):
-    """On the device and on the host; empty slots are not stored."""
-    sampler = ClassBatchSampler(DATA.labels, 3, 4, seed=1)
-    given = [next(sampler) for _ in range(4)]
-    given[1] = np.where(np.arange(12) % 5 == 1, -1, given[1])
-    images = toy.on_disk(DATA.images) if on_host else DATA.images
-    train = SimpleNamespace(images=images, labels=DATA.labels)
-    parts = MODEL, OBJECTIVE, optax.sgd(0.1), train, toy.rows(given)
-    memory = fit(*parts, steps=4, progress=False).state.objective_state.memory
-    expected = np.concatenate([rows[rows >= 0] for rows in given])
-    np.testing.assert_array_equal(memory.ids[: len(expected)], expected)
-    np.testing.assert_array_equal(memory.labels[: len(expected)], DATA.labels[expected])
-    assert (memory.ids[len(expected) :] == -1).all()
-
-
-def test_step_excludes_older_copies():
-    """With all rows twice and ids, the memory's loss is that of the batch alone."""
-    parts = (MODEL, OBJECTIVE, optax.sgd(0.0))
-    rows = np.arange(30, dtype=np.int32)
-    step = make_train_step(*parts)
-    spec = StepConfig(jdml.models.as_model(MODEL), *parts[1:])
-    indexed = compiled(spec, donate=False, indexed=True)
-    start = create_state(*parts, DATA.images, seed=0)
-    losses = {}
-    for name, more in {"with ids": {"ids": rows}, "without ids": {}}.items():
-        state, _ = step(start, DATA.images, DATA.labels, **more)
-        _, losses[name] = step(state, DATA.images, DATA.labels, **more)
-    images, labels = jnp.asarray(DATA.images), jnp.asarray(DATA.labels)
-    state, alone = indexed(start, images, labels, rows)
-    _, losses["indexed"] = indexed(state, images, labels, rows)
-    for name in ("with ids", "indexed"):
-        np.testing.assert_allclose(losses[name]["memory_loss"], alone["memory_loss"], rtol=1e-5)
-    assert losses["without ids"]["memory_loss"] < 0.9 * alone["memory_loss"]
+def test_memory_has_the_rows_of_the_data_set(toy):
+    """On the device and on the host: older copies of a row are excluded by it, empty slots are not stored."""
+    rows = np.arange(30)
+    batches = [rows, rows, np.where(rows % 5 == 1, -1, rows)]
+    expected = np.concatenate([of_batch[of_batch >= 0] for of_batch in batches])
+    losses = []
+    for images in (DATA.images, toy.on_disk(DATA.images)):
+        train = SimpleNamespace(images=images, labels=DATA.labels)
+        parts = MODEL, OBJECTIVE, optax.sgd(0.0), train, iter(batches)
+        result = fit(*parts, steps=3, run=RunConfig(log_every=1), progress=False)
+        memory = result.state.objective_state.memory
+        np.testing.assert_array_equal(memory.ids[: len(expected)], expected)
+        np.testing.assert_array_equal(memory.labels[: len(expected)], DATA.labels[expected])
+        assert (memory.ids[len(expected) :] == -1).all()
+        losses.append([record["memory_loss"] for record in result.history])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+    assert losses[0][1] == pytest.approx(losses[0][0], rel=1e-5)
 
 
 # Micro-batches: the gradient of the whole batch with the activations of a part of it.
 
-DRAWS = np.random.default_rng(0)
-IMAGES = DRAWS.integers(0, 256, (24, 4, 4, 1), np.uint8)
+IMAGES = np.random.default_rng(0).integers(0, 256, (24, 4, 4, 1), np.uint8)
 LABELS = np.arange(24) % 6
 
 

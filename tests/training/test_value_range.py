@@ -3,10 +3,10 @@
 import dataclasses
 import sys
 
-import flax.linen as nn
 import numpy as np
 import optax
 import pytest
+from training.custom_parts import Net
 
 import jdml
 from jdml import data, objectives, training
@@ -17,22 +17,16 @@ UNIT = (BYTES / 255).astype(np.float32)
 LABELS = np.arange(24) % 4
 
 
-class Net(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(2)(x.reshape(len(x), -1))
-
-
 def fit(images, out=None, **options):
     """Train for zero steps."""
     parts = objectives.pair(jdml.triplet_loss), optax.sgd(1e-2), data.Dataset("toy", images, LABELS)
     sampler = data.RandomBatchSampler(24, 8)
-    return training.fit(Net(), *parts, sampler, steps=0, run=out, progress=False, **options)
+    return training.fit(Net(2), *parts, sampler, steps=0, run=out, progress=False, **options)
 
 
 def trained(images, tmp_path):
     fit(images, tmp_path)
-    return training.load(tmp_path, model=Net())
+    return training.load(tmp_path, model=Net(2))
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +64,9 @@ def test_run_on_floats_refuses_other_ranges(tmp_path):
         with pytest.raises(ValueError, match=r"^images\b.* 0 to 1\b"):
             run.embed(images)
     np.testing.assert_allclose(run.embed(BYTES), run.embed(UNIT), atol=1e-5)
+    np.testing.assert_allclose(run.function()(UNIT), run.embed(UNIT), rtol=1e-5)
+    alone = training.load(tmp_path / "unit" / "model.safetensors", model=Net(2))
+    np.testing.assert_array_equal(alone.embed(UNIT), run.embed(UNIT))
 
 
 def test_fit_refuses_floats_up_to_255_and_bytes_of_0_and_1_only():
@@ -124,10 +121,3 @@ def test_larger_images_are_cropped_with_pillow(on_bytes, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match="pillow"):
         run.embed(larger)
-
-
-def test_exported_function_equals_embed(tmp_path):
-    run = trained(UNIT, tmp_path)
-    np.testing.assert_allclose(run.function()(UNIT), run.embed(UNIT), rtol=1e-5)
-    alone = training.load(tmp_path / "model.safetensors", model=Net())
-    np.testing.assert_array_equal(alone.embed(UNIT), run.embed(UNIT))
