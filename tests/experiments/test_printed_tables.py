@@ -19,6 +19,8 @@ STUDIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("cub_crops.finetuned", {}),
     ("eps_omniglot.main", {}),
     ("eps_mnist.main", {}),
+    ("letters.main", {}),
+    ("letters.factors", {}),
     ("letters.reasons", {}),
     ("recommended.main", {}),
     ("recommended.whole", {}),
@@ -41,8 +43,8 @@ STUDIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ccp_letters.main", {}),
     ("ccp_mnist.branch", {}),
 )
-ABRIDGED = {"ccp_letters.main": 1, "ccp_mnist.branch": 1}
-"""Tables of which the page shows a part."""
+ABRIDGED = {"ccp_letters.main": 1, "ccp_mnist.branch": 1, "letters.main": 5, "letters.factors": 13}
+"""Tables of which the page shows a part or none."""
 
 
 def tables_of(text: str) -> list[str]:

@@ -16,57 +16,6 @@ import pytest
 
 from jdml import training
 from jdml.runs import export
-from jdml.runs.run_files import read_model
-
-
-def metrics_of(folder: Path) -> dict:
-    return json.loads((folder / "metrics.json").read_text())
-
-
-def test_run_folder_describes_the_run(run):
-    config = json.loads((run.folder / "config.json").read_text())
-    embedding = {"class_names": ["kind0", "kind1", "kind2"], "network": "small", "dim": 4}
-    assert {**embedding, "normalize": "sphere"}.items() <= config["embedding"].items()
-    assert {"size": 16, "short_side": 18}.items() <= config["embedding"]["crop"].items()
-    assert {"data": "folder", "augmentation": "conventional"}.items() <= config.items()
-    loss, network = config["recipe"]["loss"], config["recipe"]["network"]
-    settled = (loss["name"], loss["normalize"], network["name"], config["recipe"]["batch"]["steps"])
-    assert settled == ("circle", "sphere", "small", 4)
-    assert set(config["versions"]) == {"jdml", "jax", "flax", "optax", "numpy"}
-    described = read_model(run.folder / "model.safetensors")[1]
-    assert (described["embedding"], described["step"]) == (config["embedding"], 4)
-
-
-def test_embeddings_have_the_runs_scores(run, photos, tmp_path, jdml_command):
-    out = tmp_path / "e.npz"
-    done = jdml_command("embed", run.folder, photos, "--split", "test", "--out", out)
-    assert done.code == 0, done.err
-    assert re.search(r"\b18 .*\b3 .*\b4-D\b", done.out)
-    assert "100%" in done.err
-    done = jdml_command("evaluate", out, "--json", "-")
-    scored, expected = json.loads(done.out), metrics_of(run.folder)["test class"]
-    assert {name: scored[name] for name in expected} == expected
-    assert 0 < expected["R@1"] < 1
-    with np.load(out) as arrays:
-        assert sorted(set(arrays["labels"])) == ["kind3", "kind4", "kind5"]
-        assert all(Path(name).is_file() for name in arrays["files"])
-
-
-def test_embed_names_and_skips_damaged_images(run, photos, tmp_path, jdml_command, caplog, draw):
-    folder = draw(tmp_path / "other", 2, 2)
-    (folder / "kind0" / "1.png").write_bytes(b"no image")
-    out = tmp_path / "e.npz"
-    done = jdml_command("embed", run.folder, folder, "--out", out, "--quiet")
-    assert done.code == 0, done.err
-    assert re.search(r"\b3 .*\b2 .*\b4-D\b.*\b1 ", done.out)
-    assert "kind0/1.png" in caplog.text
-    with np.load(out) as arrays:
-        assert len(arrays["embeddings"]) == len(arrays["files"]) == len(arrays["labels"]) == 3
-        assert np.isfinite(arrays["embeddings"]).all()
-    done = jdml_command(
-        "embed", run.folder, folder, "--out", out, "--quiet", "--on-bad-image", "stop"
-    )
-    assert (done.code, "kind0/1.png" in done.err) == (2, True)
 
 
 def test_search_by_photograph(run, photos, tmp_path, jdml_command):
@@ -255,21 +204,3 @@ def test_killed_export_leaves_program_and_description_consistent(
     if described.exists():
         assert json.loads(described.read_text())["step"] == 7
     assert {path.name for path in tmp_path.iterdir()} <= {program.name, described.name}
-
-
-def test_run_resumes_with_more_steps_but_not_with_fewer(photos, tmp_path, jdml_command, tiny):
-    """The rate is constant, as for any loss that is given by name."""
-    folder = tmp_path / "run"
-    command = ["train", "--data-dir", photos, *tiny, "--loss", "triplet", "--out", folder]
-    assert jdml_command(*command).code == 0
-    more = list(command)
-    more[more.index("--steps") + 1] = "6"
-    done = jdml_command(*more)
-    assert done.code == 0, done.err
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [4, 6]
-    assert lines[0]["seconds"] < lines[1]["seconds"]
-    assert metrics_of(folder)["step"] == training.load(folder).step == 6
-    done = jdml_command(*command)
-    assert done.code == 2
-    assert re.search(r"\bsteps\b.*\b6\b.*\b4\b", done.err)
