@@ -6,6 +6,7 @@ import shlex
 import shutil
 
 import pytest
+from cli.photos import draw_photos
 from report.files import content
 
 from jdml.cli.commands import COMMANDS
@@ -98,10 +99,10 @@ def test_sweep_trains_missing_runs_and_compares_all(tmp_path, succeed):
         ("validation=0,0.3", {0, 0.3}),
     ],
 )
-def test_validation_share_of_a_sweep(tmp_path, draw, typed, shares):
+def test_validation_share_of_a_sweep(tmp_path, typed, shares):
     """It is 0 for photographs with a validation part."""
     for part in ("train", "val", "test") if "PHOTOS" in typed else ():
-        draw(tmp_path / "photos" / part, 2, 2)
+        draw_photos(tmp_path / "photos" / part, 2, 2)
     words = typed.replace("PHOTOS", str(tmp_path / "photos")).split()
     sweep = COMMANDS["sweep"].read(["--out", str(tmp_path), "--set", *words])
     assert {run.data.validation for run in sweep.runs().values()} == shares
@@ -118,8 +119,8 @@ def test_sweep_continues_after_a_run_that_is_not_finite(tmp_path, succeed):
 
 
 @pytest.mark.slow  # two sweeps
-def test_sweep_refuses_runs_of_changed_data(tmp_path, draw, jdml_command, succeed):
-    birds = draw(tmp_path / "birds", 2, 12, 16)
+def test_sweep_refuses_runs_of_changed_data(tmp_path, jdml_command, succeed):
+    birds = draw_photos(tmp_path / "birds", 2, 12, 16)
     words = "sweep --loss triplet --image-size 16 --batch-size 4 --dim 4 --steps 1 --quiet --set lr=1e-3"
     words = f"{words} --select-on test --split images --out {tmp_path / 's'} --data-dir".split()
     succeed(*words, birds)

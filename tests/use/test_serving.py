@@ -46,7 +46,9 @@ def assert_embeds(gallery: Path, run: Path, images: Path) -> None:
     np.testing.assert_allclose(found.embeddings[order], vectors, atol=1e-6)
 
 
-def test_update_embeds_what_is_new_or_changed_and_removes_what_is_gone(run, copy, tmp_path, update):
+def test_update_embeds_what_is_new_or_changed_and_removes_what_is_gone(
+    run, copy, tmp_path, update, jdml_command, caplog
+):
     assert update() == (36, 0, 0, 0, 0)
     assert Gallery.load(tmp_path / "g").model == training.load(run.folder).identity
     assert_embeds(tmp_path / "g", run.folder, copy)
@@ -61,6 +63,10 @@ def test_update_embeds_what_is_new_or_changed_and_removes_what_is_gone(run, copy
     (copy / "kind4" / "4.png").write_bytes(b"no image")
     assert update() == (0, 0, 0, 35, 1)  # a damaged image is not in the gallery any more
     assert "kind4/4.png" not in Gallery.load(tmp_path / "g").ids
+    assert "kind4/4.png" in caplog.text
+    words = ("--out", tmp_path / "e.npz", "--quiet", "--on-bad-image", "stop")
+    done = jdml_command("embed", run.folder, copy, *words)
+    assert (done.code, "kind4/4.png" in done.err) == (2, True)
 
 
 def test_update_leaves_what_a_service_added(run, copy, photos, tmp_path, update, succeed):
