@@ -14,7 +14,6 @@ from experiments.letters import main as letters
 from experiments.letters.methods import METHODS as BY_LETTER
 from experiments.nir import decide
 from experiments.omniglot.methods import METHODS as BY_ALPHABET
-from experiments.pfml_needs import main as pfml_needs
 from jdml.runs.run_files import read_results
 from jdml.studies.runner import results_of
 
@@ -53,16 +52,6 @@ def test_letters_scores_the_settings_of_the_best_trials() -> None:
     assert letters.best_of(runs, letters.also(runs)) == frozen["also"]
     best = list(frozen["tuned"])[: letters.DEEP]
     assert set(frozen["resnet"]) == set(best)
-
-
-def test_paired_differences_skip_settings_without_a_partner() -> None:
-    runs = {
-        f"factors: start={level} alpha=1-{seed}": {"metrics": {"held out R@1": value + 0.1 * seed}}
-        for seed, gain in enumerate((0.02, 0.03, 0.04))
-        for level, value in (("a", 0.5), ("b", 0.5 + gain))
-    }
-    runs["factors: start=b alpha=4-0"] = {"metrics": {"held out R@1": 0.0}}
-    assert "+3.0 [+0.5, +5.5] (3)" in pfml_needs.report(runs, ("factors",))
 
 
 IDEAS = {

@@ -129,19 +129,6 @@ def test_sweep_refuses_runs_of_changed_data(tmp_path, jdml_command, succeed):
     assert (done.code, "1e-3-0" in done.err) == (2, True)
 
 
-def test_options_typed_with_a_sweep_apply_unless_they_are_swept(tmp_path):
-    def recipes(values):
-        words = "--loss multi_similarity --loss-setting alpha=3 --set"
-        sweep = COMMANDS["sweep"].read([*words.split(), values, "--out", str(tmp_path)])
-        return [run.recipe for run in sweep.runs().values()]
-
-    assert [recipe.loss.settings for recipe in recipes("loss-setting=beta=40,beta=60")] == [
-        {"alpha": 3.0, "beta": 40.0},
-        {"alpha": 3.0, "beta": 60.0},
-    ]
-    assert [recipe.loss.settings for recipe in recipes("loss-setting=alpha=4")] == [{"alpha": 4.0}]
-
-
 def test_report_of_a_fold_has_no_training_classes(run, photos):
     """A fold's proxies belong to three quarters of the classes, renumbered: they are shown on the map only."""
     from jdml.report import Run

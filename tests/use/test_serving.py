@@ -124,24 +124,20 @@ def test_search_and_evaluate_read_what_embed_writes(name, run, photos, tmp_path,
         pytest.importorskip("pyarrow")
     gallery, queries = tmp_path / name, tmp_path / "q.npz"
     for out, split in ((gallery, "train"), (queries, "test")):
-        words = ("embed", run.folder, photos, "--split", split, "--out", out, "--quiet")
-        succeed(*words)
+        succeed("embed", run.folder, photos, "--split", split, "--out", out, "--quiet")
     assert len(training.load(run.folder).class_names) == 3
     found, query = tmp_path / "found.json", photos / "kind4" / "2.png"
-    words = ("search", run.folder, query, "-k", 2, "--json", found, "--gallery")
-    succeed(*words, gallery)
+    succeed("search", run.folder, query, "-k", 2, "--json", found, "--gallery", gallery)
     (answer,) = json.loads(found.read_text())
     assert {(Path(h["file"]).is_file(), h["label"][:4]) for h in answer["hits"]} == {(True, "kind")}
 
     whole = tmp_path / f"all-{name}"
-    words = ("embed", run.folder, photos, "--out", whole, "--quiet")
-    succeed(*words)
-    shown = succeed("evaluate", queries, "--gallery", whole, "--json", "-")
+    succeed("embed", run.folder, photos, "--out", whole, "--quiet")
+    scores = json.loads(succeed("evaluate", queries, "--gallery", whole, "--json", "-"))
     vectors = training.load(run.folder).embed(photos)
     classes = np.repeat(np.arange(6), 6)
     alone = np.full(18, -1)  # queries that the gallery holds count as others
     expected = evaluate_retrieval(vectors[18:], classes[18:], vectors, classes, self_index=alone)
-    scores = json.loads(shown)
     for metric in ("R@1", "MAP@R", "RP"):
         np.testing.assert_allclose(scores[metric], expected[metric], atol=1e-6)
 
