@@ -251,6 +251,9 @@ def test_saving_leaves_other_galleries_files_and_writers_alone(tmp_path: Path) -
     other = Gallery.load(tmp_path / "g")
     other.add(vectors(1), ["new.jpg"])
     other.save(tmp_path / "g")
+    gallery.add(vectors(1), ["more.jpg"])
+    with pytest.raises(ValueError, match=r"^path\b"):
+        gallery.save(tmp_path / "g")
     gallery.remove(names(300))  # so many that all rows would be written anew
     with pytest.raises(ValueError, match=r"^path\b"):
         gallery.save(tmp_path / "g")

@@ -80,7 +80,7 @@ def test_only_missing_jobs_run(study, results_file):
     assert ran == [1, 0, 2]
     assert [results[name]["metrics"]["square"] for name in jobs] == [0, 1, 4]
     assert read_results(results_file) == results
-    lines = [json.loads(line) for line in results_file.read_text().splitlines()]
+    lines = [json.loads(line) for line in results_file.read_text().split("\n")[:-1]]
     assert [line["name"] for line in lines] == [first, second, third]
     assert all(list(line) == ["job", "machine", "metrics", "name", "seconds"] for line in lines)
     with pytest.raises(ValueError, match=rf"^{first} in .*s\.jsonl\b.* x: 0\b.*\b7\b"):
