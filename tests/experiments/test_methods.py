@@ -13,7 +13,7 @@ import pytest
 import jdml
 from experiments.cub_crops import finetuned
 from experiments.eps_omniglot.main import some_positives
-from experiments.letters import abreast, methods, protocol
+from experiments.letters import methods, protocol
 from experiments.nir.decide import reset_at
 from experiments.pfml_needs import trials
 from experiments.smoke import write_images
@@ -72,15 +72,6 @@ def test_drawings_of_each_level() -> None:
     own, labels = protocol.rows_of({"wrong": 0.4}, rows, letters, 1)
     np.testing.assert_array_equal(own, rows)
     assert (labels != letters // 3).sum() == 80
-
-
-def test_convolutions_by_products_equal_the_networks() -> None:
-    """They let the models of a method train in one program on a GPU."""
-    network = jdml.models.SmallConvNet(4, features=(3, 2))
-    x = jax.random.normal(jax.random.key(0), (2, 7, 7, 1))
-    variables = network.init(jax.random.key(1), x)
-    products = abreast.ByProducts(network).apply(variables, x)
-    np.testing.assert_allclose(products, network.apply(variables, x), rtol=1e-4, atol=1e-6)
 
 
 def test_optimizer_state_is_reset_at_a_step() -> None:

@@ -57,6 +57,7 @@ def test_run_resumes_in_another_process_and_order(tmp_path):
         ({"train": dataclasses.replace(DATA, images=DATA.images + 1)}, r"data|images"),
         ({"model": Net(dim=5)}, r"model|embedding|params"),
         ({"objective": custom_parts.objective_of(custom_parts.contrastive, *TAGS)}, r"objective"),
+        ({"objective": custom_parts.objective_of(custom_parts.triplet, "one")}, r"objective"),
         ({"preprocess": custom_parts.thirds}, r"preprocess"),
         ({"optimizer": optax.adam(0.1)}, r"optimizer|opt_state"),
     ],

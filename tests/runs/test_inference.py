@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli.photos import Image, draw_noise
 
 from jdml import data
 from jdml.models import create
 from jdml.testing.case import Compilations
-
-Image = pytest.importorskip("PIL.Image")
 
 
 @pytest.fixture
@@ -23,10 +22,8 @@ def trained(new_trained):
 
 @pytest.fixture
 def photos(tmp_path: Path) -> list[Path]:
-    rng, files = np.random.default_rng(0), []
-    for number in range(70):
-        files.append(tmp_path / f"{number}.png")
-        Image.fromarray(rng.integers(0, 256, (18, 23, 3), np.uint8)).save(files[-1])
+    files = [tmp_path / f"{number}.png" for number in range(70)]
+    draw_noise(files)
     return files
 
 

@@ -6,13 +6,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import jdml
 from jdml import data, training
 from jdml.models import SmallConvNet
-from jdml.models.embedding import uint8_to_float
 from jdml.recipes import CCPConfig, Recipe
 from jdml.studies.protocols import Retrieval, run_protocol
 
@@ -137,23 +135,3 @@ def test_fold_of_single_images_is_refused():
     singles = stripes().select(np.arange(48) % 6 == 0)
     with pytest.raises(ValueError, match=r"^fold 0: validation\b.*\b2\b"):
         trained("mlrc", PROXIES, singles, TEST)
-
-
-def test_empty_batch_slots_are_ignored():
-    """Padded batches have the loss of their rows."""
-    labels = np.repeat(np.arange(16), 3)
-    train = data.Dataset("threes", stripes().images, labels)
-    recipe = PAIRS.replace(batch={"classes": 4, "samples_per_class": 5, "steps": 1})
-    model = SmallConvNet(DIM, (8,))
-    once = {"progress": False, "preprocess": uint8_to_float}
-    result = training.train(recipe, train, model=model, **once)
-    rows = recipe.batch.build(labels, seed=0).batch_at(0)
-    there = rows >= 0
-    assert (~there).sum() == 8
-    objective = recipe.loss.build(16, DIM)
-    begun = training.create_state(model, objective, optax.identity(), train.images[:1], seed=0)
-    variables = {"params": begun.params["model"], "batch_stats": begun.batch_stats}
-    apply = jax.jit(partial(model.apply, train=True, mutable=["batch_stats"]))
-    x = apply(variables, uint8_to_float(train.images[np.maximum(rows, 0)]))[0]
-    expected = objective.loss({}, x[there], jnp.asarray(labels[rows[there]]))[0]
-    np.testing.assert_allclose(result.history[0]["loss"], expected, rtol=1e-4)

@@ -1,17 +1,10 @@
 """Fixtures: a folder of drawn photographs, and one run on it that all tests share."""
 
-import functools
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from cli.photos import TINY, draw_photos
-
-
-@pytest.fixture(scope="session")
-def check(jdml_main):
-    """Run `jdml data`; return its exit code, output and error output."""
-    return functools.partial(jdml_main, "data")
 
 
 @pytest.fixture(scope="session")
@@ -24,16 +17,6 @@ def succeed(jdml_command):
         return done.out
 
     return call
-
-
-@pytest.fixture(scope="session")
-def draw():
-    return draw_photos
-
-
-@pytest.fixture(scope="session")
-def tiny():
-    return TINY
 
 
 @pytest.fixture(scope="session")

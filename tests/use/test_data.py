@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli.photos import TINY, draw_photos
 
 from jdml import data
 from jdml.data.folder import read_folder
@@ -24,9 +25,9 @@ def test_resplit(photos):
             resplit(listing, rule, share=share)
 
 
-def test_data_check_counts_and_names_problems(tmp_path, draw, check):
-    root = draw(tmp_path / "photos", 4, 2)
-    code, out, err = check("check", "folder", root, "--quiet")
+def test_data_check_counts_and_names_problems(tmp_path, jdml_main):
+    root = draw_photos(tmp_path / "photos", 4, 2)
+    code, out, err = jdml_main("data", "check", "folder", root, "--quiet")
     assert (code, err) == (0, "")
     assert re.search(r"decoded: 8\b", out)
     assert "wrong" not in out
@@ -44,7 +45,7 @@ def test_data_check_counts_and_names_problems(tmp_path, draw, check):
         ("folder", (r"2\b", r"1 of 8\b")),
         ("cub", (r"cub\b.*\bimages\.txt\b",)),
     ):
-        code, out, _ = check("check", name, root, "--quiet")
+        code, out, _ = jdml_main("data", "check", name, root, "--quiet")
         assert code == 1
         assert all(re.search(f"wrong: {problem}", out) for problem in problems), out
 
@@ -74,10 +75,10 @@ def scores(printed: str) -> str:
 
 
 def test_table_trains_and_is_searched_like_the_folder(
-    table, photos, run, tiny, tmp_path, succeed, monkeypatch
+    table, photos, run, tmp_path, succeed, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    shown = succeed("train", "--data", table, *tiny, "--out", "run")
+    shown = succeed("train", "--data", table, *TINY, "--out", "run")
     assert scores(shown) == scores(run.out)
     assert f"next: jdml embed run {table} --split test" in shown
     for source in (table, photos):

@@ -60,12 +60,12 @@ def pairs_in(found, root):
     return {tuple(str(Path(file).relative_to(root)) for file in pair) for pair in files}
 
 
-def test_near_duplicates_are_found_by_a_hash(copied, tmp_path, check):
+def test_near_duplicates_are_found_by_a_hash(copied, tmp_path, jdml_main):
     pytest.importorskip("imagehash", reason="compares hashes: pip install 'jdml[duplicates]'")
-    words = ("check", "folder", copied, "--quiet")
-    code, out, _ = check(*words)
+    words = ("data", "check", "folder", copied, "--quiet")
+    code, out, _ = jdml_main(*words)
     assert (code, out.count("wrong: ")) == (1, 1)
-    code, out, err = check(*words, "--duplicates", "--json", tmp_path / "found.json")
+    code, out, err = jdml_main(*words, "--duplicates", "--json", tmp_path / "found.json")
     assert (code, err) == (1, "")
     assert re.search(r"wrong: 4\b", out)
     assert re.search(r"wrong: 1 of 16\b", out)
@@ -78,7 +78,7 @@ def test_near_duplicates_are_found_by_a_hash(copied, tmp_path, check):
     expected = {"file": str(copied / "train/dog/4.png"), "part": "train", "label": "dog"}
     assert turned["second"] == expected
     assert (found["decoded"], len(found["problems"])) == (16, 2)
-    code, out, _ = check(*words, "--duplicates", "--threshold", "0")
+    code, out, _ = jdml_main(*words, "--duplicates", "--threshold", "0")
     assert not re.search(r"wrong: 4\b", out)
     digits = data.check("digits", None, duplicates=True)
     assert digits.problems == ()  # for a published set it is only a note

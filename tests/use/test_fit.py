@@ -1,6 +1,5 @@
 """`fit`: accepted and refused arguments, results that belong to their run, and `load`."""
 
-import functools
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -12,7 +11,6 @@ import pytest
 
 import jdml
 from jdml import data, objectives, training
-from jdml.runs.identity import fingerprint
 
 FEATURES = np.random.default_rng(0).normal(size=(24, 6)).astype(np.float32)
 LABELS = np.arange(24) % 4
@@ -157,13 +155,6 @@ def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):
     assert "\n" not in str(caught.value)
 
 
-def test_data_of_one_class_are_refused():
-    """Also with proxies; tests/training/test_pairs_in_batches.py has pairs."""
-    one = data.Dataset("one", FEATURES, np.zeros(24, int))
-    with pytest.raises(ValueError, match=r"^train\b.*two classes"):
-        fit(train=one, objective=objectives.proxy(jdml.normalized_softmax_loss, 1, 3), steps=30)
-
-
 def test_generator_trains_only_without_a_folder(tmp_path):
     assert fit(sampler=generator()).stop_reason == "steps"
     with pytest.raises(TypeError, match=r"^sampler\b.*get_state"):
@@ -182,14 +173,3 @@ def test_folder_of_a_refused_run_can_be_reused(tmp_path):
     assert right.stop_reason == "steps"
     with pytest.raises(ValueError, match=r"\bobjective\b"):
         fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 5, 3))
-
-
-def test_fingerprints_differ_by_settings():
-    def lossy(margin):
-        return lambda x: jnp.maximum(x - margin, 0)
-
-    assert fingerprint(lossy(0.1)) == fingerprint(lossy(0.1)) != fingerprint(lossy(0.2))
-    partials = [functools.partial(jdml.triplet_loss, margin=margin) for margin in (0.1, 0.2)]
-    schedules = [optax.adam(optax.cosine_decay_schedule(1e-3, n)) for n in (10, 20)]
-    for one, other in (partials, schedules):
-        assert fingerprint(one) != fingerprint(other)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cli.photos import draw_photos
 from PIL import Image
 
 import jdml
@@ -37,23 +38,11 @@ def torch():
     return pytest.importorskip("torch", reason="reads its loaders: pip install torch")
 
 
-@pytest.fixture
-def torch_data(torch):
-    class Pairs(torch.utils.data.Dataset):
-        def __len__(self):
-            return len(IMAGES)
-
-        def __getitem__(self, row):
-            if row >= len(IMAGES):
-                raise IndexError(row)
-            return torch.from_numpy(IMAGES[row].transpose(2, 0, 1)), int(LABELS[row])
-
-    return Pairs()
-
-
-def test_pytorch_data_set_and_loader(torch, torch_data):
-    check_pairs("torch-data-set", dataset=torch_data)
-    check_pairs("torch-loader", loader=torch.utils.data.DataLoader(torch_data, 4))
+def test_pytorch_data_set_and_loader(torch):
+    images, labels = torch.from_numpy(IMAGES.transpose(0, 3, 1, 2)), torch.from_numpy(LABELS)
+    dataset = torch.utils.data.TensorDataset(images, labels)
+    check_pairs("torch-data-set", dataset=dataset)
+    check_pairs("torch-loader", loader=torch.utils.data.DataLoader(dataset, 4))
 
 
 def test_pytorch_sampler_restarts(torch):
@@ -76,8 +65,8 @@ def test_tf_data_examples():
     check_pairs("tf-data", dataset=examples)
 
 
-def test_photographs_are_read_as_files(draw, tmp_path, monkeypatch):
-    draw(tmp_path / "photos", 32, 4)
+def test_photographs_are_read_as_files(tmp_path, monkeypatch):
+    draw_photos(tmp_path / "photos", 32, 4)
     monkeypatch.chdir(tmp_path)
     fitted = run_block("photographs", fit=lambda photos, batches: (photos, batches))["result"]
     assert isinstance(fitted[0].images, jdml.data.ImageFiles)

@@ -8,45 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli.photos import TINY
 
 from jdml import data, models, report, training
 from jdml.runs import export, run_files
 from jdml.studies import runner
-
-BATCH = "--classes-per-batch 2 --samples-per-class 4"
-
-
-@pytest.fixture
-def linked(photos, tmp_path):
-    """Make a folder of photographs, half of them links."""
-    root = tmp_path / "linked"
-    shutil.copytree(photos / "kind0", root / "kind0")
-    (root / "kind1").symlink_to(photos / "kind1")
-    (root / "kind2").mkdir()
-    (root / "kind2" / "deep").symlink_to(photos / "kind2")
-    (root / "kind3").mkdir()
-    for i in range(6):
-        (root / "kind3" / f"{i}.jpe").symlink_to(photos / "kind3" / f"{i}.png")
-    (root / "kind3" / "up").symlink_to(root)
-    return root
-
-
-def test_all_commands_read_the_same_linked_images(run, linked, tmp_path, succeed, tiny):
-    embedded, found = tmp_path / "e.npz", tmp_path / "f.json"
-    succeed("embed", run.folder, linked, "--out", embedded, "--quiet")
-    files = np.load(embedded)["files"]
-    assert len(files) == 24
-    vectors = training.load(run.folder).embed(linked)
-    np.testing.assert_allclose(vectors, np.load(embedded)["embeddings"], atol=1e-6)
-    options = ("--gallery", linked, "--json", found, "-k", 30, "--quiet")
-    succeed("search", run.folder, linked, *options)
-    answers = json.loads(found.read_text())
-    assert [answer["query"] for answer in answers] == files.tolist()
-    assert {len(answer["hits"]) for answer in answers} == {23}
-    assert re.search(r"\b24 ", succeed("data", "check", "folder", linked, "--quiet"))
-    words = (*BATCH.split(), "--split", "none", "--out", tmp_path / "run")
-    shown = succeed("train", "--data-dir", linked, *tiny, *words)
-    assert re.search(r"\b24 .*\b4 ", shown)
 
 
 def test_query_and_its_copies_are_not_found_under_any_path(
@@ -88,18 +54,17 @@ def test_query_and_its_copies_are_not_found_under_any_path(
     assert "kind4/2.png" not in hits
 
 
-def test_named_parts_are_trained_held_out_and_scored(photos, tmp_path, succeed, tiny):
+def test_named_parts_are_trained_held_out_and_scored(photos, tmp_path, succeed):
     root = tmp_path / "parts"
-    for part, kinds in (("train", "012"), ("valid", "34"), ("query", "35"), ("gallery", "35")):
+    parts = {"train": ("012", "012345"), "valid": ("34", "012345")}
+    parts |= {"query": ("35", "012"), "gallery": ("35", "345")}
+    for part, (kinds, images) in parts.items():
         for kind in kinds:
-            shutil.copytree(photos / f"kind{kind}", root / part / f"kind{kind}")
-            for image in sorted((root / part / f"kind{kind}").iterdir())[3:]:
-                if part == "query":  # the gallery has the other images
-                    image.unlink()
-            for image in sorted((root / part / f"kind{kind}").iterdir())[:3]:
-                if part == "gallery":
-                    image.unlink()
-    shown = succeed("train", "--data-dir", root, *tiny, "--out", tmp_path / "run")
+            folder = root / part / f"kind{kind}"
+            folder.mkdir(parents=True)
+            for image in images:
+                shutil.copy(photos / f"kind{kind}" / f"{image}.png", folder)
+    shown = succeed("train", "--data-dir", root, *TINY, "--out", tmp_path / "run")
     assert re.search(r"\b18\b.* \b3\b.*\b12 of 2\b.*\b6 of 2\b", shown)
     out = tmp_path / "e.npz"
     words = (tmp_path / "run", root, "--split", "gallery", "--out", out, "--quiet")

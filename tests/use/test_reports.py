@@ -6,6 +6,7 @@ import shlex
 import shutil
 
 import pytest
+from cli.photos import draw_photos
 from report.files import content
 
 from jdml.cli.commands import COMMANDS
@@ -98,10 +99,10 @@ def test_sweep_trains_missing_runs_and_compares_all(tmp_path, succeed):
         ("validation=0,0.3", {0, 0.3}),
     ],
 )
-def test_validation_share_of_a_sweep(tmp_path, draw, typed, shares):
+def test_validation_share_of_a_sweep(tmp_path, typed, shares):
     """It is 0 for photographs with a validation part."""
     for part in ("train", "val", "test") if "PHOTOS" in typed else ():
-        draw(tmp_path / "photos" / part, 2, 2)
+        draw_photos(tmp_path / "photos" / part, 2, 2)
     words = typed.replace("PHOTOS", str(tmp_path / "photos")).split()
     sweep = COMMANDS["sweep"].read(["--out", str(tmp_path), "--set", *words])
     assert {run.data.validation for run in sweep.runs().values()} == shares
@@ -118,27 +119,14 @@ def test_sweep_continues_after_a_run_that_is_not_finite(tmp_path, succeed):
 
 
 @pytest.mark.slow  # two sweeps
-def test_sweep_refuses_runs_of_changed_data(tmp_path, draw, jdml_command, succeed):
-    birds = draw(tmp_path / "birds", 2, 12, 16)
+def test_sweep_refuses_runs_of_changed_data(tmp_path, jdml_command, succeed):
+    birds = draw_photos(tmp_path / "birds", 2, 12, 16)
     words = "sweep --loss triplet --image-size 16 --batch-size 4 --dim 4 --steps 1 --quiet --set lr=1e-3"
     words = f"{words} --select-on test --split images --out {tmp_path / 's'} --data-dir".split()
     succeed(*words, birds)
     shutil.copy(birds / "kind0/0.png", birds / "kind0/more.png")
     done = jdml_command(*words, birds)
     assert (done.code, "1e-3-0" in done.err) == (2, True)
-
-
-def test_options_typed_with_a_sweep_apply_unless_they_are_swept(tmp_path):
-    def recipes(values):
-        words = "--loss multi_similarity --loss-setting alpha=3 --set"
-        sweep = COMMANDS["sweep"].read([*words.split(), values, "--out", str(tmp_path)])
-        return [run.recipe for run in sweep.runs().values()]
-
-    assert [recipe.loss.settings for recipe in recipes("loss-setting=beta=40,beta=60")] == [
-        {"alpha": 3.0, "beta": 40.0},
-        {"alpha": 3.0, "beta": 60.0},
-    ]
-    assert [recipe.loss.settings for recipe in recipes("loss-setting=alpha=4")] == [{"alpha": 4.0}]
 
 
 def test_report_of_a_fold_has_no_training_classes(run, photos):

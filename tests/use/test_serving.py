@@ -46,7 +46,9 @@ def assert_embeds(gallery: Path, run: Path, images: Path) -> None:
     np.testing.assert_allclose(found.embeddings[order], vectors, atol=1e-6)
 
 
-def test_update_embeds_what_is_new_or_changed_and_removes_what_is_gone(run, copy, tmp_path, update):
+def test_update_embeds_what_is_new_or_changed_and_removes_what_is_gone(
+    run, copy, tmp_path, update, jdml_command, caplog
+):
     assert update() == (36, 0, 0, 0, 0)
     assert Gallery.load(tmp_path / "g").model == training.load(run.folder).identity
     assert_embeds(tmp_path / "g", run.folder, copy)
@@ -61,6 +63,10 @@ def test_update_embeds_what_is_new_or_changed_and_removes_what_is_gone(run, copy
     (copy / "kind4" / "4.png").write_bytes(b"no image")
     assert update() == (0, 0, 0, 35, 1)  # a damaged image is not in the gallery any more
     assert "kind4/4.png" not in Gallery.load(tmp_path / "g").ids
+    assert "kind4/4.png" in caplog.text
+    words = ("--out", tmp_path / "e.npz", "--quiet", "--on-bad-image", "stop")
+    done = jdml_command("embed", run.folder, copy, *words)
+    assert (done.code, "kind4/4.png" in done.err) == (2, True)
 
 
 def test_update_leaves_what_a_service_added(run, copy, photos, tmp_path, update, succeed):
@@ -118,24 +124,20 @@ def test_search_and_evaluate_read_what_embed_writes(name, run, photos, tmp_path,
         pytest.importorskip("pyarrow")
     gallery, queries = tmp_path / name, tmp_path / "q.npz"
     for out, split in ((gallery, "train"), (queries, "test")):
-        words = ("embed", run.folder, photos, "--split", split, "--out", out, "--quiet")
-        succeed(*words)
+        succeed("embed", run.folder, photos, "--split", split, "--out", out, "--quiet")
     assert len(training.load(run.folder).class_names) == 3
     found, query = tmp_path / "found.json", photos / "kind4" / "2.png"
-    words = ("search", run.folder, query, "-k", 2, "--json", found, "--gallery")
-    succeed(*words, gallery)
+    succeed("search", run.folder, query, "-k", 2, "--json", found, "--gallery", gallery)
     (answer,) = json.loads(found.read_text())
     assert {(Path(h["file"]).is_file(), h["label"][:4]) for h in answer["hits"]} == {(True, "kind")}
 
     whole = tmp_path / f"all-{name}"
-    words = ("embed", run.folder, photos, "--out", whole, "--quiet")
-    succeed(*words)
-    shown = succeed("evaluate", queries, "--gallery", whole, "--json", "-")
+    succeed("embed", run.folder, photos, "--out", whole, "--quiet")
+    scores = json.loads(succeed("evaluate", queries, "--gallery", whole, "--json", "-"))
     vectors = training.load(run.folder).embed(photos)
     classes = np.repeat(np.arange(6), 6)
     alone = np.full(18, -1)  # queries that the gallery holds count as others
     expected = evaluate_retrieval(vectors[18:], classes[18:], vectors, classes, self_index=alone)
-    scores = json.loads(shown)
     for metric in ("R@1", "MAP@R", "RP"):
         np.testing.assert_allclose(scores[metric], expected[metric], atol=1e-6)
 

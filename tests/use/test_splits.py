@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli.photos import TINY, draw_photos
 
 import jdml
 from jdml import training
@@ -20,12 +21,12 @@ from jdml.runs.run_files import read_model
 
 # Reads photographs.
 @pytest.fixture(scope="module", params=["folder", pytest.param("cub", marks=pytest.mark.slow)])
-def place(request, tmp_path_factory, draw) -> Path:
+def place(request, tmp_path_factory) -> Path:
     """Write eight classes of photographs, as a folder and in CUB's layout, whose own split would train on all."""
     folder = tmp_path_factory.mktemp("parts") / "photos"
     if request.param == "folder":
-        return draw(folder, kinds=8)
-    draw(folder / "images", kinds=8)
+        return draw_photos(folder, kinds=8)
+    draw_photos(folder / "images", kinds=8)
     files = sorted(folder.glob("images/*/*.png"))
     names = [file.parent.name for file in files]
     numbers = {name: i + 98 for i, name in enumerate(sorted(set(names)))}
@@ -39,69 +40,54 @@ def place(request, tmp_path_factory, draw) -> Path:
     return folder
 
 
+def session(file) -> str:
+    return f"s{int(Path(file).stem) // 2}"
+
+
 @pytest.mark.parametrize(
     # Another run.
     "rule",
-    ["classes", pytest.param("images", marks=pytest.mark.slow), "classes-file"],
+    ["classes", pytest.param("images", marks=pytest.mark.slow), "classes-file", "groups"],
 )
-def test_scored_images_are_not_training_images(place, rule, tmp_path, tiny, jdml_command, succeed):
+def test_scored_images_are_not_training_images(place, rule, tmp_path, succeed):
+    """Nor of a group that trains; and the commands that follow draw the same parts."""
     run, out, exported = tmp_path / "run", tmp_path / "e.npz", tmp_path / "m.safetensors"
-    how = ["--split", rule, "--seed", 3]
+    how, source = ["--split", rule, "--seed", 3], place
     if rule == "images":
         how += ["--test-share", 0.4]
     if rule == "classes-file":
         (tmp_path / "names.txt").write_text("kind1\nkind2\nkind7\n")
         how = ["--classes-file", tmp_path / "names.txt"]
-    succeed("train", "--data-dir", place, *tiny, *how, "--out", run)
+    if rule == "groups":
+        rows = [f"{f},{f.parent.name},{session(f)}" for f in sorted(place.rglob("*.png"))]
+        source = tmp_path / "list.csv"
+        source.write_text("\n".join(["file,label,session", *rows]))
+        how = ["--group", "session", "--validation", 0.3]
+    shown = succeed("train", "--data-dir", source, *TINY, *how, "--out", run)
+    assert ("3 groups (session)" in shown) == (rule == "groups")
     succeed("export", run, "--out", exported)
     scored, files = json.loads((run / "metrics.json").read_text())["test class"], {}
     for which in (run, run / "model.safetensors", exported):
         for part in ("train", "test"):
-            succeed("embed", which, place, "--split", part, "--out", out, "--quiet")
+            succeed("embed", which, source, "--split", part, "--out", out, "--quiet")
             with np.load(out) as arrays:
                 files[part] = set(arrays["files"])
-        rescored = json.loads(jdml_command("evaluate", out, "--json", "-").out)
+        rescored = json.loads(succeed("evaluate", out, "--json", "-"))
         assert {name: rescored[name] for name in scored} == scored
         assert len(files["train"] | files["test"]) == len(files["train"]) + len(files["test"]) == 48
+        if rule == "groups":
+            assert not {*map(session, files["train"])} & {*map(session, files["test"])}
     shown, why = attach_images(read_runs(run)[0])
     assert not why
     assert {str(file) for file in shown.data.images.files} == files["test"]
     assert {str(file) for file in shown.train.images.files} == files["train"]
 
 
-@pytest.mark.parametrize("rule", [None, "images"])
-def test_groups_are_on_one_side_of_the_split_and_of_held_out_rows(
-    draw, rule, tmp_path, tiny, jdml_command, succeed
-):
-    """And the commands that follow draw the same parts."""
-    photos, run, out = draw(tmp_path / "photos"), tmp_path / "run", tmp_path / "e.npz"
-    files = sorted(photos.glob("*/*.png"))
-    session = {str(file): f"s{int(file.stem) // 2}" for file in files}
-    rows = [f"{file},{file.parent.name},{session[str(file)]}" for file in files]
-    (tmp_path / "list.csv").write_text("\n".join(["file,label,session", *rows]))
-    how = ["--group", "session", "--validation", 0.3, *(["--split", rule] if rule else [])]
-    done = jdml_command("train", "--data-dir", tmp_path / "list.csv", *tiny, *how, "--out", run)
-    assert done.code == 0, done.err
-    assert re.search(r"\b3 groups \(session\)", done.out + done.err)
-    parts = {}
-    for part in ("train", "test"):
-        embed = ["--split", part, "--out", out, "--quiet"]
-        succeed("embed", run, tmp_path / "list.csv", *embed)
-        with np.load(out) as arrays:
-            parts[part] = set(arrays["files"])
-    of_parts = [{session[file] for file in parts[part]} for part in ("train", "test")]
-    assert not of_parts[0] & of_parts[1]
-    assert len(parts["train"] | parts["test"]) == len(files)
-    shown, why = attach_images(read_runs(run)[0])
-    assert not why
-    assert {str(file) for file in shown.data.images.files} == parts["test"]
-
-
-def test_added_images_make_the_drawn_parts_unknown(draw, tmp_path, tiny, jdml_command, succeed):
-    photos, run, out = draw(tmp_path / "photos"), tmp_path / "run", tmp_path / "e.npz"
+def test_added_images_make_the_drawn_parts_unknown(tmp_path, jdml_command, succeed):
+    photos, run, out = draw_photos(tmp_path / "photos"), tmp_path / "run", tmp_path / "e.npz"
     moved = tmp_path / "elsewhere" / "photos"
     rule = ["--split", "images", "--test-share", 0.4]
-    succeed("train", "--data-dir", photos, *tiny, *rule, "--out", run)
+    succeed("train", "--data-dir", photos, *TINY, *rule, "--out", run)
     embed = ["--split", "test", "--out", out, "--quiet"]
     shutil.copytree(photos, moved)
     succeed("embed", run, moved, *embed)
@@ -115,9 +101,9 @@ def test_added_images_make_the_drawn_parts_unknown(draw, tmp_path, tiny, jdml_co
     assert why
 
 
-def test_run_on_all_images_has_no_test_part(place, tmp_path, tiny, jdml_command, succeed):
+def test_run_on_all_images_has_no_test_part(place, tmp_path, jdml_command, succeed):
     run, out = tmp_path / "run", tmp_path / "e.npz"
-    succeed("train", "--data-dir", place, *tiny, "--split", "none", "--out", run)
+    succeed("train", "--data-dir", place, *TINY, "--split", "none", "--out", run)
     done = jdml_command("embed", run, place, "--split", "test", "--out", out)
     assert (done.code, "--split none" in done.err) == (2, True)
     done = jdml_command("embed", run, place, "--split", "train", "--out", out, "--quiet")

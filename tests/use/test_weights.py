@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from cli.photos import TINY
 
 import jdml
 from jdml import training
@@ -12,12 +13,12 @@ from jdml.runs.run_files import read_model
 
 
 @pytest.fixture
-def begin(photos, tiny, tmp_path, jdml_command):
+def begin(photos, tmp_path, jdml_command):
     """Begin a run of no steps with a run's parameters; return the arrays and the output."""
 
     def call(weights, *words):
         out = tmp_path / "new"
-        own = ("--data-dir", photos, *tiny, "--steps", 0, "--out", out, "--weights", weights)
+        own = ("--data-dir", photos, *TINY, "--steps", 0, "--out", out, "--weights", weights)
         done = jdml_command("train", *own, *words)
         assert done.code == 0, done.err
         return read_model(out / "model.safetensors")[0], done
@@ -39,6 +40,7 @@ def test_run_begins_with_the_parameters_of_another(run, begin, tmp_path, succeed
     config = json.loads((tmp_path / "new" / "config.json").read_text())
     assert re.fullmatch(r"[0-9a-f]{16}", config["weights"])
     assert config["embedding"]["network"] == "small"
+    assert set(config["versions"]) == {"jdml", "jax", "flax", "optax", "numpy"}
 
 
 def test_head_of_another_size_begins_anew(run, begin, caplog):
@@ -52,9 +54,9 @@ def test_head_of_another_size_begins_anew(run, begin, caplog):
 
 
 def test_network_of_another_shape_and_the_own_folder_are_refused(
-    run, photos, tiny, tmp_path, jdml_command
+    run, photos, tmp_path, jdml_command
 ):
-    words = ("train", "--data-dir", photos, *tiny, "--weights", run.folder, "--out")
+    words = ("train", "--data-dir", photos, *TINY, "--weights", run.folder, "--out")
     done = jdml_command(*words, run.folder)
     assert (done.code, "--weights " in done.err) == (2, True), done.err
     done = jdml_command(*words, tmp_path / "new", "--model", "eps")
