@@ -130,18 +130,3 @@ def test_retrieval(case: Any) -> None:
     for name, values in expected.items():
         np.testing.assert_allclose(scores[name], values, rtol=1e-5, err_msg=name)
     assert scores["queries"] == sum(np.isfinite(v).sum() for n, v in expected.items() if n == "P@1")
-
-
-@generated(few=10, share=0.02, case=SEARCHED)
-def test_verification(case: Any) -> None:
-    arrays, options = searched(case)
-    apart, same = metric_oracles.labelled_pairs(*arrays, **options)
-    far = (0.3, 0.0)
-    if not len(same) or same.all() or not same.any():
-        with pytest.raises(ValueError, match="pair"):
-            metrics.verification(*arrays, far=far, **options)
-        return
-    scores = metrics.verification(*arrays, far=far, **options)
-    for name, value in metric_oracles.verification(*arrays, far, **options).items():
-        np.testing.assert_allclose(scores[name], value, rtol=1e-5, err_msg=name)
-    assert np.isfinite(apart).all()
