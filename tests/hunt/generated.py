@@ -1,5 +1,6 @@
 """The number of generated cases: a few fixed ones per test; in a hunt many, different each time."""
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,9 @@ from hypothesis import strategies as st
 
 CASES = int(os.environ.get("JDML_HUNT", "0"))
 """How many cases all tests of this folder try together; 0: the few of the ordinary tests."""
+
+TRIED: list[str] = []
+"""The name of the test for each case that this process has tried."""
 
 SETTINGS: dict[str, Any] = {
     "deadline": None,
@@ -32,4 +36,12 @@ def generated(
     else:
         chosen = settings(max_examples=few, derandomize=True, **SETTINGS)
 
-    return lambda test: chosen(given(**strategies)(test))
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def counted(*args: Any, **named: Any) -> None:
+            TRIED.append(test.__name__)
+            test(*args, **named)
+
+        return chosen(given(**strategies)(counted))
+
+    return decorate

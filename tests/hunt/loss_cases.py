@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from losses.registry import REGISTRY, loss
 
 import jdml
+from jdml.mining import chain, easy_positive, hard_negative, random_positive, semi_hard_negative
+from oracles import mining as mining_oracles
 
-B, R, D, C, K = 6, 4, 3, 3, 2
-"""Anchors, references, dimensions, classes and proxies per class of every case, so that a program is compiled once."""
+B, R, D, C = 6, 4, 3, 3
+"""Anchors, references, dimensions and classes of every case, so that a program is compiled once for all of them."""
 
 KINDS = ("plain", "copy", "opposite", "longer", "axis", "near", "zero", "huge", "tiny", "subnormal")
 """Kinds of rows: random; the first row, its opposite, its multiple; a unit vector; almost the first row; by length."""
@@ -34,17 +36,35 @@ class Call:
 
     Attributes:
         settings: The loss's keywords.
-        oracle: The same as keywords of its oracle.
+        oracle: The same as keywords of its oracle; None if it has none.
+        like: The call that must give the same result.
         references: Whether the batch is compared with others.
+        masked: Whether a mask gives the positive pairs, instead of labels.
+        ties: Whether rounding decides between equal distances.
+        per_class: K of the proxies.
         dtype: Of the vectors, if it has 16 bits.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    oracle: Mapping[str, Any] = field(default_factory=dict)
+    oracle: Mapping[str, Any] | None = field(default_factory=dict)
+    like: str | None = None
     references: bool = False
+    masked: bool = False
+    ties: bool = False
+    per_class: int = 2
     dtype: Any = None
 
 
+def _mined(distances: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> Any:
+    easy, negative = mining_oracles.easy_positive(distances, positive, negative)
+    return mining_oracles.hard_negative(distances, easy, negative)
+
+
+_BLOCKS = {"anchor_block": 4}
+_DRAWN = {
+    "mine": chain(random_positive(), semi_hard_negative()),
+    "key": jax.random.key(3, impl="rbg"),
+}
 _BOTH = {
     "plain": Call(),
     "not normalized": Call({"normalize": None}, {"normalize": None}),
@@ -52,8 +72,20 @@ _BOTH = {
     "bfloat16": Call(dtype=jnp.bfloat16),
 }
 CALLS: Mapping[str, Mapping[str, Call]] = {
-    "pair": _BOTH | {"references": Call(references=True)},
-    "proxy": _BOTH,
+    "pair": _BOTH
+    | {
+        "references": Call(references=True),
+        "in blocks": Call(_BLOCKS, None, "plain"),
+        "references in blocks": Call(_BLOCKS, None, "references", references=True),
+        "by a mask": Call({}, None, "plain", masked=True),
+        "mined": Call(
+            {"mine": chain(easy_positive(), hard_negative())}, {"mine": _mined}, ties=True
+        ),
+        "drawn": Call(_DRAWN, None, ties=True),
+        "drawn in blocks": Call(_DRAWN | _BLOCKS, None, "drawn", ties=True),
+    },
+    "proxy": _BOTH
+    | {"eight proxies": Call(per_class=8), "in blocks": Call({"class_block": 2}, None, "plain")},
 }
 NO_ORACLE = {
     ("lifted_structure_loss", "references"),  # its negatives are those of both anchors
@@ -113,6 +145,13 @@ class Case:
         return np.array(rows).reshape(-1, D)
 
 
+def calls_of(name: str) -> list[str]:
+    """Return the calls that apply to a loss."""
+    spec = REGISTRY[name]
+    blocks = spec.kind == "pair" or "K" not in spec.shape
+    return [call for call in CALLS[spec.kind] if blocks or call != "in blocks"]
+
+
 def _tuples(values: Any, size: int) -> st.SearchStrategy[Any]:
     return st.tuples(*[st.sampled_from(values)] * size)
 
@@ -124,7 +163,7 @@ def cases(name: str, calls: tuple[str, ...] = ()) -> st.SearchStrategy[Case]:
     some = ("plain", "plain", *KINDS)
     return st.builds(
         Case,
-        call=st.sampled_from(calls or tuple(CALLS[kind])),
+        call=st.sampled_from(calls or calls_of(name)),
         seed=st.integers(0, 1 << 16),
         rows=st.one_of(st.just(PLAIN), _tuples(some, B), _tuples(KINDS[:6], B)),
         labels=st.one_of(
@@ -200,7 +239,7 @@ def has_oracle(name: str, case: Case) -> bool:
     """Return whether the oracle has a value for a case."""
     rows = set(case.rows)
     call = CALLS[REGISTRY[name].kind][case.call]
-    if (name, case.call) in NO_ORACLE or call.dtype is not None:
+    if (name, case.call) in NO_ORACLE or call.oracle is None or (call.ties and rows != {"plain"}):
         return False
     if name.startswith("proxy_nca") and case.call == "not normalized":
         return "huge" not in rows | set(case.others)  # the squares' difference is rounding
@@ -226,8 +265,8 @@ def vectors_of(name: str, case: Case, call: Call) -> dict[str, np.ndarray]:
     if call.references:
         arrays["references"] = case.vectors(case.others, 16, lengths)
     if REGISTRY[name].kind == "proxy":
-        kinds = (case.others * C)[: C * K]
-        arrays["proxies"] = case.vectors(kinds, 16, lengths).reshape(C, K, D)
+        kinds = (case.others * C * 8)[: C * call.per_class]
+        arrays["proxies"] = case.vectors(kinds, 16, lengths).reshape(C, call.per_class, D)
     if call.dtype is not None:
         most = float(jnp.finfo(call.dtype).max)
         arrays = {n: np.clip(v, -most, most) for n, v in arrays.items()}
@@ -238,6 +277,9 @@ def others_of(case: Case, call: Call) -> dict[str, np.ndarray]:
     """Return the arrays that have no gradient."""
     labels = np.array(case.labels, np.int32)
     arrays = {"labels": labels, "where": np.array(case.where), "weights": np.array(case.weights)}
+    if call.masked:
+        del arrays["labels"]
+        arrays |= {"where": case.valid, "positive": labels[:, None] == labels[None, :]}
     if call.references:
         random = np.random.default_rng(case.seed)
         arrays["reference_labels"] = np.array(case.other_labels, np.int32)
@@ -250,7 +292,7 @@ def others_of(case: Case, call: Call) -> dict[str, np.ndarray]:
 def _arguments(vectors: Mapping[str, Any], others: Mapping[str, Any]) -> Any:
     """Return the arguments of a loss, or of its oracle: by position, and by name."""
     named = dict(others)
-    arrays = [vectors["embeddings"], named.pop("labels")]
+    arrays = [vectors["embeddings"], named.pop("labels", None)]
     if "proxies" in vectors:
         arrays.append(vectors["proxies"])
     elif "references" in vectors:

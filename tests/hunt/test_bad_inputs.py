@@ -1,4 +1,4 @@
-"""Damaged, hostile or unusual files: refused by name, or read correctly; code in them does not run."""
+"""Damaged, hostile or unusual files: refused by name, or read correctly, in bounded memory and time; code in them does not run."""
 
 import json
 import os

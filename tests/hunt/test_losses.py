@@ -51,8 +51,10 @@ def check(name: str, case: Case, *, only_finite: bool = False) -> None:
     arrays = loss_cases.vectors_of(name, case, call), loss_cases.others_of(case, call)
     numbers, moderate = loss_cases.hyper_parameters(name, case)
     check_finite(name, case, *arrays, numbers)
-    if moderate and not only_finite and loss_cases.has_oracle(name, case):
+    if call.dtype is None and moderate and not only_finite and loss_cases.has_oracle(name, case):
         check_oracle(name, case, *arrays, numbers)
+    if call.like and not only_finite and not (call.ties and set(case.rows) != {"plain"}):
+        check_equivalent_call(name, case, arrays[0], numbers)
 
 
 def check_finite(name: str, case: Case, vectors: Any, others: Any, numbers: Any) -> None:
@@ -81,6 +83,26 @@ def check_finite(name: str, case: Case, vectors: Any, others: Any, numbers: Any)
         rounded = {n: v.astype(dtype).astype(np.float64) for n, v in vectors.items()}
         wide = run(name, "plain", rounded, others, numbers, jnp.float32)[0]
         assert abs(value - wide) <= 1e-5 * max(1.0, abs(wide)), f"{value}, in float32 {wide}"
+
+
+def check_equivalent_call(name: str, case: Case, vectors: Any, numbers: Any) -> None:
+    """Check in float64 that an equivalent call, such as one without blocks, has the same value and gradient."""
+    calls = CALLS[REGISTRY[name].kind]
+    random = np.random.default_rng(case.seed)
+    along = {n: random.normal(size=v.shape) for n, v in vectors.items()}
+
+    def of(by: str, part: int) -> Value:
+        def at(vectors: Arrays) -> float:
+            others = loss_cases.others_of(case, calls[by])
+            value, gradients = run(name, by, vectors, others, numbers, jnp.float64)
+            lengths = {n: np.linalg.norm(v, axis=-1, keepdims=True) for n, v in vectors.items()}
+            slopes = [float(np.sum(g * along[n] * lengths[n])) for n, g in gradients.items()]
+            return (value, sum(slopes))[part]
+
+        return at
+
+    for part in (0, 1):
+        assert_same(of(case.call, part), of(calls[case.call].like, part), vectors)
 
 
 def check_oracle(name: str, case: Case, vectors: Any, others: Any, numbers: Any) -> None:
@@ -140,6 +162,12 @@ class TestLosses:
     @generated(few=12, share=0.72 / len(REGISTRY), data=st.data())
     def test_generated_batches(self, name: str, data: Any) -> None:
         check(name, data.draw(cases(name, () if CASES else ("plain",))))
+
+    @pytest.mark.parametrize("name", ["triplet_loss", "proxy_anchor_loss"])
+    def test_calls_in_blocks(self, name: str) -> None:
+        """A hunt does this for all losses, also with masks, miners and keys."""
+        rows = ("plain", "copy", "plain", "opposite", "plain", "plain")
+        check(name, Case("in blocks", rows=rows, where=(True, True, False, True, True, True)))
 
     @pytest.mark.parametrize("name", NAMES, scope="class")
     def test_extreme_settings(self, name: str) -> None:
