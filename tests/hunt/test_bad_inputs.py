@@ -1,8 +1,9 @@
-"""Damaged, hostile or unusual files: refused by name, or read correctly, in bounded memory and time; code in them does not run."""
+"""Damaged, hostile or unusual files: refused by name or read correctly, within bounds; code in them does not run."""
 
 import json
 import os
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,12 +80,23 @@ def convert(file: Path) -> Any:
 POSTSCRIPT = (
     b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(%pipe%touch code) (w) file\n"
 )
+SIZE = struct.pack(">4sIIBBBBB", b"IHDR", 20_000, 20_000, 8, 2, 0, 0, 0)
+BOMB = b"\x89PNG\r\n\x1a\n" + b"".join(
+    struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    for chunk in (SIZE, b"IDAT" + zlib.compress(bytes(1 << 20)))
+)
 BEYOND = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
 LABELS = "e.npz.*labels|labels.*e.npz"
 BAD = [
     Bad(
         "PostScript under another name",
         put("a.png", POSTSCRIPT),
+        lambda file: data.ImageFiles([file])[0],
+        "",
+    ),
+    Bad(
+        "a picture of 400 million pixels",
+        put("a.png", BOMB),
         lambda file: data.ImageFiles([file])[0],
         "",
     ),
