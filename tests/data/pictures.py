@@ -1,8 +1,6 @@
 """Twelve small pictures of four classes, and photographs of several sizes."""
 
 import io
-import struct
-import zlib
 
 import numpy as np
 from PIL import Image
@@ -22,15 +20,6 @@ def encoded(image: Image.Image | np.ndarray, kind: str = "png", **options) -> by
     image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
     image.save(file, kind, **options)
     return file.getvalue()
-
-
-def png(width: int, height: int, bits: int, colours: int, packed: bytes) -> bytes:
-    """Return a PNG of packed rows, also of kinds that Pillow does not write."""
-    head = struct.pack(">IIBBBBB", width, height, bits, colours, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in ((b"IHDR", head), (b"IDAT", packed), (b"IEND", b""))
-    )
 
 
 FILES = [encoded(picture) for picture in PICTURES]

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -29,37 +30,28 @@ def drawing(source: str, alphabet: str, letter: int, drawer: int) -> np.ndarray:
     return np.random.default_rng(seed).random((105, 105)) < 0.3
 
 
-def drawings(source: str) -> dict[str, bytes]:
-    """Return a source's PNGs of two drawers, 1 bit, white paper, in unsorted order."""
-    out = {}
-    for alphabet, letters in reversed(LETTERS[source].items()):
-        for letter, drawer in itertools.product(range(letters, 0, -1), (1, 2)):
-            paper = Image.fromarray(~drawing(source, alphabet, letter, drawer)).convert("1")
-            name = f"{source}/{alphabet}/character{letter:02}/{letter:04}_{drawer:02}.png"
-            out[name] = encoded(paper)
-    return out
-
-
-def write_zip(folder: Path, source: str) -> Path:
-    with zipfile.ZipFile(folder / f"{source}.zip", "w") as archive:
+def write_omniglot(folder: Path, source: str, packed: bool = True) -> Path:
+    """Write PNGs of two drawers, 1 bit, white paper, in unsorted order, with a system's own files between them."""
+    file = folder / f"{source}.zip"
+    with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(f"{source}/", b"")
         archive.writestr(f"__MACOSX/{source}/Greek/character01/._0001_01.png", b"junk")
         archive.writestr(f"{source}/.DS_Store", b"junk")
-        for name, content in drawings(source).items():
-            archive.writestr(name, content)
-    return folder / f"{source}.zip"
+        for alphabet, letters in reversed(LETTERS[source].items()):
+            for letter, drawer in itertools.product(range(letters, 0, -1), (1, 2)):
+                paper = Image.fromarray(~drawing(source, alphabet, letter, drawer)).convert("1")
+                name = f"{source}/{alphabet}/character{letter:02}/{letter:04}_{drawer:02}.png"
+                archive.writestr(name, encoded(paper))
+    if not packed:
+        shutil.unpack_archive(file, folder)
+        file.unlink()
+    return file
 
 
-def write_folder(folder: Path, source: str) -> None:
-    for name, content in drawings(source).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-
-
-@pytest.mark.parametrize("write", [write_zip, write_folder])
-def test_omniglot(tmp_path, write):
+@pytest.mark.parametrize("packed", [True, False])
+def test_omniglot(tmp_path, packed):
     for source in LETTERS:
-        write(tmp_path, source)
+        write_omniglot(tmp_path, source, packed)
     data = load("omniglot", data_dir=tmp_path, image_size=105)
     expected = [
         drawing("images_background", alphabet, letter, drawer)
@@ -88,31 +80,16 @@ def test_omniglot(tmp_path, write):
     assert whole.num_classes == 5
 
 
-def flip_a_byte(folder: Path) -> None:
-    path = write_zip(folder, "images_background")
-    content = bytearray(path.read_bytes())
-    drawn = drawings("images_background")[LETTER]
-    content[content.index(drawn) + len(drawn) // 2] ^= 255
-    path.write_bytes(content)
-
-
-def cut_the_archive(folder: Path) -> None:
-    path = write_zip(folder, "images_background")
-    path.write_bytes(path.read_bytes()[:-40])
-
-
-@pytest.mark.parametrize(
-    ("write", "options", "error", "name"),
-    [
-        (cut_the_archive, {}, ValueError, r"images_background\.zip\b"),
-        (flip_a_byte, {}, ValueError, rf"images_background\.zip/{LETTER}\b"),
-        (flip_a_byte, {"split": "test"}, FileNotFoundError, r"images_evaluation\.zip\b"),
-    ],
-)
-def test_damaged_omniglot_is_refused(tmp_path, write, options, error, name):
-    write(tmp_path)
-    with pytest.raises(error, match=name):
-        load("omniglot", data_dir=tmp_path, **options)
+def test_damaged_omniglot_is_refused(tmp_path):
+    file = write_omniglot(tmp_path, "images_background")
+    with pytest.raises(FileNotFoundError, match=r"images_evaluation\.zip\b"):
+        load("omniglot", data_dir=tmp_path, split="test")
+    content = bytearray(file.read_bytes())
+    content[content.index(b"IDAT", content.index(LETTER.encode())) + 9] ^= 255
+    for damaged, name in ((content, f"images_background.zip/{LETTER}"), (content[:-40], file.name)):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"{name}\b"):
+            load("omniglot", data_dir=tmp_path)
 
 
 # MNIST
@@ -173,12 +150,10 @@ def test_damaged_mnist_is_refused(tmp_path, name, content):
 
 
 def test_missing_mnist_file_is_named_and_other_parts_are_checked(tmp_path):
-    with pytest.raises(FileNotFoundError, match=rf"\b{PIXELS}\b.* {tmp_path}"):
-        load("mnist", data_dir=tmp_path)
     write_mnist(tmp_path, packed=True)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
     assert len(load("mnist", data_dir=tmp_path)) == 6
-    with pytest.raises(FileNotFoundError, match="t10k-labels-idx1-ubyte"):
+    with pytest.raises(FileNotFoundError, match=rf"\bt10k-labels-idx1-ubyte\b.* {tmp_path}"):
         load("mnist", data_dir=tmp_path, split="test")
     findings = check("mnist", tmp_path)
     assert [part.counts.images for part in findings.parts] == [6, 0]

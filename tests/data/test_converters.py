@@ -152,7 +152,6 @@ def test_rows_of_arrays_files_images_and_dicts():
     check_same(from_rows([(Image.fromarray(image), label) for image, label in pairs]))
     check_same(from_rows([(image, np.array(NAMES[label])) for image, label in pairs]), names=NAMES)
     check_same(from_rows([(5, label, image) for image, label in pairs], image=2, label=1))
-    check_same(from_rows([(image, None) for image in PICTURES], labels=LABELS))
     tall = [(np.zeros((70 + n, 9, 4), np.uint8), n % 2) for n in range(4)]
     assert from_rows(tall).images.shape == (4, 224, 224, 3)
 
@@ -161,7 +160,7 @@ def test_given_labels_replace_those_of_the_rows():
     pairs = list(zip(PICTURES, LABELS, strict=True))
     finer = [f"{label}-{row % 2}" for row, label in enumerate(LABELS)]
     assert set(from_rows(pairs, labels=finer).class_names["label"]) == set(finer)
-    check_same(from_rows([(image, 0) for image in PICTURES], labels=LABELS))
+    check_same(from_rows([(image, None) for image in PICTURES], labels=LABELS))
     # Rows that come one after another may have an order of their own, as those of a loader that shuffles.
     for rows, labels in ((iter(pairs), LABELS), (pairs, LABELS[:2])):
         with pytest.raises(ValueError, match=r"^labels\b"):
@@ -192,6 +191,8 @@ PICTURE = PICTURES[0]
         ([{"img": 0, "label": 0}], ValueError, r"list\[0\] .*'image'.* 'img'"),
         ([(PICTURE, 0), (None, 0)], TypeError, r"list\[1\]: image"),
         ([(PICTURE, 0), (PICTURE, None)], ValueError, r"list\[1\]: label"),
+        ([(PICTURE, 0), (PICTURE, -1)], ValueError, r"list\[1\]: label\b.*-1"),
+        ([(PICTURE, "0"), (PICTURE, " -1")], ValueError, r"list\[1\]: label\b.*-1"),
         ([(PICTURE, 0.5)], TypeError, r"list\[0\]: label"),
         ([(object(), 0)], TypeError, r"list\[0\]: image"),
         ([(Image.new("F", (9, 9)), 0)], BadImageError, r"list\[0\]: .*'F'"),

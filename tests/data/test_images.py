@@ -2,33 +2,23 @@
 
 import random
 import struct
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 from data.pictures import encoded
 
 from jdml.data import BadImageError, Dataset, ImageFiles, conventional
+from jdml.data.images import Row
 
 Image = pytest.importorskip("PIL.Image")
 SMALL = conventional(16)
 
 
-class InMemory(NamedTuple):
-    """A file in memory."""
-
-    content: bytes
-
-    def read_bytes(self) -> bytes:
-        return self.content
-
-
 def decode(content: bytes):
     """Return the image in a file; raise the error of a damaged one."""
-    (image,) = ImageFiles([InMemory(content)]).each(lambda image: image)
+    (image,) = ImageFiles([Row([content], 0)]).each(lambda image: image)
     return image
 
 
@@ -150,6 +140,7 @@ def test_shape_dtype_and_indexing(files):
     assert shades(images[-1]) == 9
     assert images[3:3].shape == (0, 16, 16, 3)
     np.testing.assert_array_equal(np.asarray(images), images[:])
+    assert shades(ImageFiles(np.array(list(map(str, files))), SMALL)[:2]) == [0, 1]
     with pytest.raises(IndexError):
         images[10]
 
@@ -186,17 +177,6 @@ def test_wrong_transforms_are_refused(files):
     for transform in (held, lambda image, _: image.rotate(rng.random())):
         with pytest.raises(ValueError, match=r"^transform\b.*\brng\b"):
             ImageFiles(files, transform)
-
-
-def test_paths_and_objects_with_read_bytes_are_files(tmp_path):
-    file = tmp_path / "1.png"
-    Image.new("L", (9, 9), 40).save(file)
-    for files in ([str(file)], np.array([str(file)])):
-        assert shades(ImageFiles(files, SMALL)[:]) == [2]
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.write(file, "1.png")
-    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
-        assert shades(ImageFiles([zipfile.Path(archive, "1.png")], SMALL)[:]) == [2]
 
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8))

@@ -69,10 +69,19 @@ def test_extra_slots_are_assigned_to_the_smallest_classes_and_classes_are_combin
     assert len({tuple(sorted(pair)) for pair in batches.tolist()}) == 15
 
 
+ANCHORED = np.array([0] * 6 + [1] * 5 + [2] * 2)
+
+
+def anchor_sampler(labels=ANCHORED, **changes):
+    settings = {"per_class": 2, "refresh_every": 2, **changes}
+    return AnchorBatchSampler(ClassBatchSampler(ANCHORED[:11], 2, 2), labels, **settings)
+
+
 def samplers(seed: int = 0) -> list:
     return [
         ClassBatchSampler(labels_of_sizes(4, 7, 9, 12), 2, 3, seed=seed),
         RandomBatchSampler(23, 5, seed=seed),
+        anchor_sampler(seed=seed),
     ]
 
 
@@ -94,7 +103,7 @@ def test_batches_depend_only_on_seed_and_step(kind):
     assert same.step == 14
 
 
-@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize("taken", [0, 3, 4, 11])
 def test_restored_sampler_resumes_identically(kind, taken):
     sampler, restored = samplers()[kind], samplers()[kind]
@@ -111,6 +120,7 @@ STATED = ClassBatchSampler(labels_of_sizes(5, 5, 5, 5), 2, 5)
 EQUAL = labels_of_sizes(5, 5, 5, 5)
 next(STATED)
 CUT = RandomBatchSampler(23, 5)
+ANCHORS = anchor_sampler()
 
 
 @pytest.mark.parametrize(
@@ -122,6 +132,8 @@ CUT = RandomBatchSampler(23, 5)
         (STATED, ClassBatchSampler(np.sort(EQUAL), 2, 5).get_state(), ValueError, "checksum"),
         (STATED, RandomBatchSampler(20, 10).get_state(), ValueError, "keys"),
         (CUT, CUT.get_state() | {"batch_size": 6}, ValueError, "batch_size"),
+        (ANCHORS, anchor_sampler(refresh_every=3).get_state(), ValueError, "renew"),
+        (ANCHORS, anchor_sampler(ANCHORED[::-1]).get_state(), ValueError, "anchor_labels_checksum"),
     ],
 )
 def test_state_of_another_sampler_and_damaged_state_are_refused(sampler, state, error, name):
@@ -142,9 +154,6 @@ def test_random_batches_cover_the_data_in_two_epochs(size, batch):
         assert set(one.ravel()) | set(two.ravel()) == set(range(size))
 
 
-ANCHORED = np.array([0] * 6 + [1] * 5 + [2] * 2)
-
-
 def test_batch_has_anchors_of_all_classes_then_the_other_samplers_rows() -> None:
     """Other anchors are drawn after some steps, across epochs."""
     inner = RandomBatchSampler(ANCHORED, 4, seed=3)
@@ -161,36 +170,13 @@ def test_batch_has_anchors_of_all_classes_then_the_other_samplers_rows() -> None
     assert len(set(anchors)) == 4
 
 
-def anchor_sampler(labels=ANCHORED, **changes):
-    settings = {"per_class": 2, "refresh_every": 2, **changes}
-    return AnchorBatchSampler(ClassBatchSampler(ANCHORED[:11], 2, 2), labels, **settings)
-
-
-def test_anchors_resume_with_the_sampler() -> None:
-    sampler, again = anchor_sampler(), anchor_sampler()
-    take(sampler, 4)
-    again.set_state(sampler.get_state())
-    np.testing.assert_array_equal(next(again), next(sampler))
-    state = sampler.get_state()
-    for other, name in (
-        (anchor_sampler(refresh_every=3), "renew"),
-        (anchor_sampler(ANCHORED[::-1]), "anchor_labels_checksum"),
-    ):
-        with pytest.raises(ValueError, match=rf"\b{name}\b"):
-            other.set_state(state)
-
-
-@pytest.mark.parametrize("kind", [np.uint8, np.int64])
-def test_numpy_integers_are_accepted(kind) -> None:
+def test_numpy_integers_are_accepted() -> None:
     """Products of narrow integers would overflow, and a checkpoint is JSON."""
-    labels = np.repeat(np.arange(64), 8)
-    sampler = ClassBatchSampler(labels, kind(64), kind(8), kind(3))
-    assert (sampler.batch_size, len(next(sampler))) == (512, 512)
-    some = RandomBatchSampler(1000, kind(64), kind(3))
-    assert (some.batch_size, some.batches_per_epoch) == (64, 15)
-    anchored = AnchorBatchSampler(some, np.arange(1000) % 7, kind(2), refresh_every=kind(3))
-    for each in (sampler, some, anchored):
-        assert json.loads(json.dumps(each.get_state())) == each.get_state()
+    classes = ClassBatchSampler(np.repeat(np.arange(64), 8), np.uint8(64), np.uint8(8), np.int64(3))
+    assert (classes.batch_size, len(next(classes))) == (512, 512)
+    anchored = AnchorBatchSampler(RandomBatchSampler(9, np.int64(4)), np.arange(9), np.int64(1))
+    for sampler in (classes, anchored):
+        assert json.loads(json.dumps(sampler.get_state())) == sampler.get_state()
 
 
 GROUPED = labels_of_sizes(*[9] * 4, *[6] * 8, *[12] * 3)

@@ -92,9 +92,3 @@ def test_preparation_can_be_forbidden(tmp_path, monkeypatch, name):
         load(name, download=False)
     with pytest.raises(FileNotFoundError, match=f"`jdml data get {name} --data-dir here`"):
         get(name, "here", download=False)
-
-
-def test_wrong_arguments_are_refused():
-    for name, place, argument in (("inshop", None, "name"), ("mnist", "s3://bucket", "data_dir")):
-        with pytest.raises(ValueError, match=rf"^{argument}\b"):
-            get(name, place)

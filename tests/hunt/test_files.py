@@ -12,14 +12,12 @@ import tempfile
 import traceback
 import unicodedata
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import optax
 import pytest
 from hunt import file_strategies as files
 from hunt.generated import generated
@@ -30,6 +28,7 @@ from safetensors.numpy import load_file, save_file
 import jdml.cli
 from jdml import data, report, training
 
+TRAIN = "train --split none --model small --dim 2 --image-size 8 --steps 1 --seed 0 --batch-size 3 --quiet"
 PACKAGE = Path(jdml.__file__).parent
 
 
@@ -84,14 +83,6 @@ def refused(result: Any) -> bool:
     return isinstance(result, Exception)
 
 
-@pytest.fixture
-def accepted() -> Iterator[Counter]:
-    """Count the accepted inputs of each kind; check that each kind has at least one."""
-    counts = Counter()
-    yield counts
-    assert all(counts.values()), counts
-
-
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
@@ -108,31 +99,12 @@ def photos(tmp_path_factory) -> Path:
     return place
 
 
-def resume(place: Path, photos: Path) -> Any:
-    """Train a small network for a step, or resume a run that did."""
-    images = data.load("folder", photos, "all", transform=data.conventional(8))
-    recipe = {"loss": {"name": "triplet"}, "optimizer": {"learning_rate": 0.1}}
-    config = {"data": "toy", "recipe": recipe, "seed": 0}
-    return training.fit(
-        jdml.models.create("small", dim=2),
-        jdml.objectives.pair(jdml.triplet_loss),
-        optax.sgd(0.1),
-        images,
-        data.RandomBatchSampler(len(images), 8),
-        steps=1,
-        run=training.RunConfig(place, log_every=1, config=config),
-        progress=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, photos) -> Path:
     """Train a small network; its folder has all files that a run may have."""
     place = tmp_path_factory.mktemp("runs") / "run"
-    resume(place, photos)
-    scores = {"step": 1, "test class": {"R@1": 0.5, "MAP@R": 0.25}}
-    (place / "metrics.json").write_text(json.dumps(scores))
-    (place / "resources.json").write_text(json.dumps({"memory_mib": 70.5}))
+    done = command(*TRAIN.split(), "--data-dir", photos, "--out", place)
+    assert done.code == 0, done.err
     return place
 
 
@@ -159,12 +131,6 @@ def check_readers(place: Path, beside: Path, run: Path) -> None:
         assert sorted(names) == ([] if missing else sorted(whole)), done.err
         assert checked.decoded == len(set(there))
         check_labels(loaded, named, embedded)
-        parts = [
-            part.images.files
-            for split in ("train", "test", "val", "query", "gallery")
-            if not refused(part := attempt(data.load, "folder", place, split, check_files=False))
-        ]
-        assert {str(Path(f).absolute()) for part in parts for f in part} <= set(named)
     if names:
         found = beside / "found.json"
         words = ("--gallery", place, "-k", 9, "--json", found, "--quiet")
@@ -188,9 +154,7 @@ def check_labels(loaded: data.Dataset, named: list[str], embedded: Path) -> None
     if embedded.exists():
         saved = np.load(embedded)
         written = zip(saved["files"].tolist(), saved["labels"].tolist(), strict=True)
-        labels = [
-            label.rstrip("\0") for label in labels_of(loaded)
-        ]  # NumPy's texts have none there
+        labels = [label.rstrip("\0") for label in labels_of(loaded)]  # NumPy's texts have none
         assert set(written) <= set(zip(named, labels, strict=True))
 
 
@@ -249,7 +213,7 @@ def check_list(file: Path, rows: list[tuple[str, str, str]]) -> None:
 
 
 @generated(few=8, share=0.015, case=st.data())
-def test_arrays(run, images, accepted, case):
+def test_arrays(run, images, case):
     """Arrays are scored, reported and searched without NaN in the output, or refused."""
     arrays = case.draw(files.sets_of_arrays() | files.consistent_arrays())
     with temporary_folder() as place:
@@ -258,20 +222,17 @@ def test_arrays(run, images, accepted, case):
         if case.draw(st.integers(0, 4)) == 4:
             file.write_bytes(case.draw(files.damaged(file.read_bytes())))
         measured = command("evaluate", file, "--recall-at", 1, "--json", place / "m.json")
-        accepted["evaluate"] += measured.code == 0
         if measured.code == 0:
             scores = json.loads((place / "m.json").read_text())
             numbers = [v for values in scores.values() for v in np.ravel(values)]
             most = {float: 1, int: len(arrays["embeddings"])}
             assert all(0 <= v <= most[type(v.item())] for v in numbers), scores
         runs = attempt(report.read_runs, file)
-        accepted["report"] += not refused(runs)
         if not refused(runs):
             page = report.html_report(runs, place / "r.html", projections=("pca",))
             (script,) = re.findall(r'"application/json" id="data">(.*?)<', page.read_text(), re.S)
             json.loads(script, parse_constant=pytest.fail)
         done = command("search", run, images / "0.png", "--gallery", file, "--quiet")
-        accepted["search"] += done.code == 0
         assert done.code == 2 or not refused(runs), runs
 
 
@@ -324,7 +285,7 @@ def test_damaged_runs(run, photos, case, number):
         else:
             attempt(report.html_report, runs, root / "r.html")
         if number == 9:
-            attempt(resume, place, photos)
+            command(*TRAIN.split(), "--data-dir", photos, "--out", place)
         if number >= 8:
             gc.collect()  # collects reads that Orbax leaves unfinished
 
@@ -355,11 +316,8 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize("name", files.COMMANDS)
 @generated(few=3, share=0.003, case=st.data(), random=st.randoms(use_true_random=False))
 def test_command_lines(work, name, case, random):
-    """The order of options makes no difference; a refusal writes nothing, and existing files do not change.
-
-    Valid options are accepted; those of training up to the folder, which has another run.
-    """
-    options, right = case.draw(files.command_lines(name))
+    """The order of options makes no difference; a refusal writes nothing, and existing files do not change."""
+    options = case.draw(files.command_lines(name))
     before = contents(work)
     results = []
     for _ in range(2):
@@ -369,7 +327,6 @@ def test_command_lines(work, name, case, random):
             file.unlink()
             assert done.code != 2, file
         assert {file: after.get(file) for file in before} == before
-        assert not right or done.code < 2 or (name[:5] == "train" and "--out" in done.err), done
         results.append((done.code, done.out))
         random.shuffle(options)
     assert results[0] == results[1]
