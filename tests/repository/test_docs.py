@@ -163,15 +163,6 @@ def test_readme_runs_on_the_base_install(tmp_path):
     assert_prints(shown, done.stdout)
 
 
-@pytest.mark.parametrize(
-    "printed", ["R@1 0.5", "R@1 0.5 0.5", "R@1 0.65 MAP@R 0.40", "MAP@R 0.51 R@1 0.40"]
-)
-def test_stale_output_is_found(printed):
-    assert_prints("R@1 0.51  MAP@R 0.40\n", "R@1 0.55 MAP@R 0.35\n")
-    with pytest.raises(AssertionError):
-        assert_prints("R@1 0.51  MAP@R 0.40\n", printed)
-
-
 def commands(page: Path) -> Iterator[list[str]]:
     """Return every command of the page's console blocks as words, without prompts, comments and outputs."""
     for _, _, text in blocks(page, "console", "bash", "sh", "shell"):

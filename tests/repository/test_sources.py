@@ -1,9 +1,8 @@
-"""Static checks of the sources: markup of docstrings, typed options, sizes, defaults, names."""
+"""Static checks of the sources: typed options, sizes, defaults, names."""
 
 import ast
 import contextlib
 import inspect
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -14,34 +13,6 @@ import jdml
 from jdml.losses import assignment, comparison, potential
 
 PACKAGE = Path(jdml.__file__).parent
-
-# Markup of docstrings: code is in double backticks; a command's help, which is shown as text, has none.
-
-# Text in single backticks that is neither a role nor a link.
-SINGLE = re.compile(r"(?<![`:\\\w])`[^`]+`(?![`_])")
-
-
-def wrong_markup(source: str) -> list[str]:
-    """Return text in single backticks in docstrings, as ``line: text``."""
-    wrong = []
-    for node in ast.walk(ast.parse(source)):
-        body = node.body if isinstance(getattr(node, "body", None), list) else []
-        marks = "`" if any(getattr(part, "name", "") == "execute" for part in body) else SINGLE
-        for statement in body:
-            match statement:
-                case ast.Expr(ast.Constant(str(text))):
-                    prose = re.sub(r"^ *>>>(?:.*\n?)+?(?:\n|\Z)", "\n", text, flags=re.M)
-                    wrong += [f"{statement.lineno}: {m[0]}" for m in re.finditer(marks, prose)]
-    return wrong
-
-
-def test_docstrings_have_code_in_double_backticks():
-    for file in sorted(PACKAGE.rglob("*.py")):
-        assert wrong_markup(file.read_text()) == [], file
-    assert wrong_markup('"""Of `x`."""') == ["1: `x`"]
-    assert wrong_markup('class C:\n    """Of ``x``."""\n    def execute(self): ...')
-    assert wrong_markup('"""Of ``x``, :func:`fit` and `a page <https://jax.dev>`_."""') == []
-
 
 # The types of the losses' shared options, for editors and type checkers. `tests/typing` checks calls.
 
