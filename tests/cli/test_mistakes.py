@@ -68,6 +68,7 @@ DATA = [
     ("train --data-dir {photos} --split images --test-share .1", "test", "--test-share"),
     ("train --data-dir {layout}", "validation", "--split"),
     ("train --data-dir {layout} --split images", "--split", "train"),
+    ("train --data-dir {layout} --validation .2", "--validation"),
     ("train --data-dir {empty}", "{empty}"),
     ("train --data-dir {file}", "{file}"),
     ("train --data-dir /no/such", "/no/such"),
