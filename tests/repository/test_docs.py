@@ -246,14 +246,14 @@ def test_commands_exist(page):
             subcommand = [] if arguments[0].startswith("-") else arguments[:count]
             unknown = unknown_flags(help_of_jdml(*subcommand), arguments)
             assert not unknown, f"{page}: `jdml {' '.join(subcommand)}` has no {unknown}"
-        elif name.startswith("python") and arguments and arguments[0].endswith(".py"):
-            unknown = unknown_flags(help_of_program(REPOSITORY / arguments[0]), arguments)
-            assert not unknown, f"{page}: {arguments[0]} has no {unknown}"
         elif name.startswith("python") and arguments and arguments[0] == "-m":
             assert arguments[1].startswith("experiments."), f"{page}: {' '.join(words)}"
             source = REPOSITORY.joinpath(*arguments[1].split(".")).with_suffix(".py")
             unknown = unknown_flags(help_of_program(source), arguments)
             assert not unknown, f"{page}: {arguments[1]} has no {unknown}"
+        elif name.startswith("python") and arguments and arguments[0].endswith(".py"):
+            unknown = unknown_flags(help_of_program(REPOSITORY / arguments[0]), arguments)
+            assert not unknown, f"{page}: {arguments[0]} has no {unknown}"
 
 
 @pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
@@ -298,9 +298,7 @@ def test_notebooks_match_their_text_files():
     """Each notebook and its paired text file have the same cells."""
     jupytext = pytest.importorskip("jupytext", reason="pairs are read by jupytext (the dev extra)")
     for notebook in sorted(REPOSITORY.glob("notebooks/*.ipynb")):
-        text = next(
-            path for suffix in (".py", ".md") if (path := notebook.with_suffix(suffix)).is_file()
-        )
+        text = notebook.with_suffix(".py")
         cells = [
             [(cell.cell_type, cell.source) for cell in jupytext.read(path).cells]
             for path in (notebook, text)
