@@ -132,11 +132,6 @@ def test_seeds_and_held_out_training_images(benchmark, tmp_path):
         ("--method xbm --backbone bn_inception --protocol mlrc --dataset sop", [78.68, 75.37]),
         ("--backbone vit_s16 --normalization vit_s16_dino", [83.1]),
         ("--label-noise 0.2", [66.7]),
-        (
-            "--method eps --backbone bn_inception --dim 512 --dataset cars "
-            "--classes-per-batch 20 --samples-per-class 13",
-            [85.5],
-        ),
         ("--method nir --method-setting blocks=15 width=64", [66.5]),
         ("--label-noise 0.1", []),
         ("--validation 0.15", []),

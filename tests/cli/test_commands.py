@@ -74,11 +74,6 @@ def test_version(jdml_command):
 
 ERRORS = {
     "permission": (PermissionError(errno.EACCES, "x", "/runs"), 2, "/runs: Permission denied"),
-    "a file in the path": (
-        NotADirectoryError(errno.ENOTDIR, "x", "/a/b"),
-        2,
-        "/a/b: Not a directory",
-    ),
     "an argument": (ValueError("data_dir must be\n  a folder"), 2, "--data-dir must be a folder$"),
     "numbers": (FloatingPointError("the loss is nan at step 3"), 2, "step 3"),
     "memory": (MemoryError(), 2, "out of memory"),

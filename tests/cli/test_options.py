@@ -77,14 +77,13 @@ def test_defaults_by_kind_of_data(photos, tmp_path):
 
 
 def test_methods_use_their_papers_settings(photos):
-    """NIR: the backbone is frozen for an epoch, the flow's rate is 5e-4; CCP: anchored from the start, one rate."""
+    """NIR: the backbone is frozen for an epoch, the flow's rate is 5e-4; CCP has one rate."""
     nir = typed("--method nir").recipe
     frozen = nir.finetune.backbone_freeze_epochs, nir.finetune.backbone_freeze_steps
     assert (*frozen, nir.loss.method.flow_learning_rate) == (1, None, 5e-4)
     assert recipes.recipe("nir", "cub").loss.method.flow_learning_rate == 5e-4
     ccp = typed("--method ccp --validation 0.2").recipe
     assert (ccp.optimizer.lr_multipliers, ccp.loss.num_proxies) == ({}, 8)
-    assert ccp.loss.method.anchor_first is True
     assert ccp.loss.method == recipes.recipe("ccp", "cub").loss.method
     own = typed(
         "--method nir --method-setting weight=0.02 --loss-setting delta=0.2 --data-dir", photos

@@ -137,13 +137,10 @@ def test_size_and_classes_replace_each_other():
 
 
 def test_numpy_and_jax_scalars_become_python_numbers():
-    network = NetworkConfig(dim=np.int64(32))
+    dim = NetworkConfig(dim=np.int64(32)).dim
     optimizer = OptimizerConfig(learning_rate=np.float64(0.1), weight_decay=jnp.float32(0.5))
-    assert network == NetworkConfig(dim=32)
     assert optimizer == OptimizerConfig(learning_rate=0.1, weight_decay=0.5)
-    assert type(network.dim) is int
-    assert type(optimizer.weight_decay) is float
-    assert json.loads(json.dumps(network.to_json()))["dim"] == 32
+    assert (dim, type(dim), type(optimizer.weight_decay)) == (32, int, float)
 
 
 def test_method_is_put_onto_a_recipe():

@@ -246,14 +246,14 @@ def test_commands_exist(page):
             subcommand = [] if arguments[0].startswith("-") else arguments[:count]
             unknown = unknown_flags(help_of_jdml(*subcommand), arguments)
             assert not unknown, f"{page}: `jdml {' '.join(subcommand)}` has no {unknown}"
-        elif name.startswith("python") and arguments and arguments[0] == "-m":
-            assert arguments[1].startswith("experiments."), f"{page}: {' '.join(words)}"
-            source = REPOSITORY.joinpath(*arguments[1].split(".")).with_suffix(".py")
-            unknown = unknown_flags(help_of_program(source), arguments)
-            assert not unknown, f"{page}: {arguments[1]} has no {unknown}"
-        elif name.startswith("python") and arguments and arguments[0].endswith(".py"):
-            unknown = unknown_flags(help_of_program(REPOSITORY / arguments[0]), arguments)
-            assert not unknown, f"{page}: {arguments[0]} has no {unknown}"
+        elif name.startswith("python") and arguments:
+            source = REPOSITORY / arguments[0]
+            if arguments[0] == "-m":
+                assert arguments[1].startswith("experiments."), f"{page}: {' '.join(words)}"
+                source = REPOSITORY.joinpath(*arguments[1].split(".")).with_suffix(".py")
+            if source.suffix == ".py":
+                unknown = unknown_flags(help_of_program(source), arguments)
+                assert not unknown, f"{page}: {source} has no {unknown}"
 
 
 @pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
