@@ -41,7 +41,6 @@ X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
     [
         ({"x": X, "labels": Y}, "'embeddings'.* labels, x"),
         ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "embeddings .*row 0"),
-        ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "Object arrays"),
     ],
 )
 def test_evaluate_refuses(jdml_main, tmp_path, arrays, names):
