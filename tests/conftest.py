@@ -91,17 +91,11 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
-def package_of(path: Path) -> str:
-    """Return the package that the file tests, "" for none."""
-    return path.relative_to(TESTS).parts[0] if TESTS in path.parents else ""
-
-
 @pytest.fixture(autouse=True)
 def no_rank_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
     """Make implicit rank promotion an error in the tests of numeric packages."""
-    with jax.numpy_rank_promotion(
-        "raise" if package_of(request.path) in STRICT_PACKAGES else "allow"
-    ):
+    strict = request.path.relative_to(TESTS).parts[0] in STRICT_PACKAGES
+    with jax.numpy_rank_promotion("raise" if strict else "allow"):
         yield
 
 
@@ -113,42 +107,29 @@ def reset_generator(request: pytest.FixtureRequest) -> None:
         module.RNG = np.random.default_rng(2_718)
 
 
-class Memory:
-    """The process's memory, and the limit at which its compiled programs are dropped, in bytes."""
-
-    def __init__(self) -> None:
-        self.process, self.limit = psutil.Process(), LARGE
-
-    def held(self) -> int:
-        """Return the memory that the process uses now."""
-        return self.process.memory_info().rss
-
-    def bound(self) -> None:
-        """Drop compiled programs once the process uses more than the limit: JAX keeps every one."""
-        if self.held() < self.limit:
-            return
-        jax.clear_caches()
-        mlir.make_ir_context.cache_clear()
-        self.give_back()
-        if self.held() > LARGE:  # other memory may be garbage
-            gc.collect()
-            self.give_back()
-        self.limit = max(LARGE, self.held() + GROWTH)
-
-    def give_back(self) -> None:
-        """Return freed memory to the system: glibc keeps it otherwise."""
-        if platform.libc_ver()[0] == "glibc":
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
+MEMORY = SimpleNamespace(process=psutil.Process(), limit=LARGE)
 
 
-MEMORY = Memory()
+def memory_after_trimming() -> int:
+    """Return freed memory to the system, as glibc keeps it otherwise; return what the process still uses."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return MEMORY.process.memory_info().rss
 
 
 @pytest.fixture(autouse=True)
 def bounded_memory() -> Iterator[None]:
-    """Limit the memory of compiled programs."""
+    """Drop compiled programs once the process uses more than the limit: JAX keeps every one."""
     yield
-    MEMORY.bound()
+    if MEMORY.process.memory_info().rss < MEMORY.limit:
+        return
+    jax.clear_caches()
+    mlir.make_ir_context.cache_clear()
+    used = memory_after_trimming()
+    if used > LARGE:  # other memory may be garbage
+        gc.collect()
+        used = memory_after_trimming()
+    MEMORY.limit = max(LARGE, used + GROWTH)
 
 
 @pytest.fixture(scope="session")
@@ -181,8 +162,4 @@ def jdml_command() -> Callable[..., SimpleNamespace]:
 def jdml_main(jdml_command: Callable[..., SimpleNamespace]) -> Callable[..., tuple[Any, str, str]]:
     """Run a command in this process; return the same as a tuple."""
 
-    def run(*words: object) -> tuple[Any, str, str]:
-        done = jdml_command(*words)
-        return done.code, done.out, done.err
-
-    return run
+    return lambda *words: tuple(vars(jdml_command(*words)).values())

@@ -41,7 +41,6 @@ X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
     [
         ({"x": X, "labels": Y}, "'embeddings'.* labels, x"),
         ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "embeddings .*row 0"),
-        ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "Object arrays"),
     ],
 )
 def test_evaluate_refuses(jdml_main, tmp_path, arrays, names):
@@ -54,15 +53,10 @@ def test_evaluate_refuses(jdml_main, tmp_path, arrays, names):
 def test_evaluate_reads_big_endian_arrays_and_skips_objects(jdml_main, embeddings, tmp_path):
     """Arrays of the other byte order are read; Python objects in the same file are not loaded."""
     content = dict(np.load(embeddings))
-    _, expected, _ = jdml_main("evaluate", embeddings, "--json", "-")
+    expected = jdml_main("evaluate", embeddings, "--json", "-")
     swapped = {name: array.astype(array.dtype.newbyteorder()) for name, array in content.items()}
     np.savez(tmp_path / "other.npz", **swapped, meta=np.array([{"run": 1}, None]))
-    code, out, err = jdml_main("evaluate", tmp_path / "other.npz", "--json", "-")
-    assert (code, out, err) == (0, expected, "")
-    np.save(tmp_path / "x.npy", content["embeddings"])
-    np.save(tmp_path / "y.npy", np.array([None] * len(content["labels"])))
-    code, _, err = jdml_main("evaluate", tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
-    assert (code, "y.npy" in err, err.count("\n")) == (2, True, 1)
+    assert jdml_main("evaluate", tmp_path / "other.npz", "--json", "-") == expected
 
 
 def test_evaluate_warns_of_queries_in_the_gallery(jdml_main, embeddings, tmp_path):
@@ -122,9 +116,6 @@ def test_evaluate_by_level(jdml_main, embeddings, tmp_path):
     coarse, fine = json.loads(out)["NMI"]
     assert 0 <= coarse < 0.7 < fine < 0.8  # of the clusters 0, 1 and 10, 11, 11.4 and 20
     assert "level 0" in jdml_main("evaluate", file)[1]
-    file.write_bytes(b"PK\x03\x04 broken")
-    code, _, err = jdml_main("evaluate", file)
-    assert (code, "levels.npz" in err) == (2, True)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -151,25 +142,22 @@ def test_evaluate_files_on_disk(jdml_main, tmp_path):
     np.savez(tmp_path / "all.npz", **arrays)
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
-    files = {name: tmp_path / f"{name}.npy" for name in arrays}
-    first, labels = files["embeddings"], ["--labels", files["labels"]]
+    first, label_file, *others = (tmp_path / f"{name}.npy" for name in arrays)
+    labels = ["--labels", label_file]
     alone = tmp_path / "alone.npz"
     np.savez(alone, embeddings=arrays["embeddings"], labels=arrays["labels"])
-    gallery = [
-        *("--gallery-embeddings", files["gallery_embeddings"]),
-        *("--gallery-labels", files["gallery_labels"]),
-    ]
-    for more in ([], ["--normalize", "sphere", "--recall-at", 1, 3]):
-        expected = jdml_main("evaluate", tmp_path / "all.npz", *more, "--json", "-")
-        answer = jdml_main("evaluate", first, *labels, *gallery, *more, "--json", "-")
-        assert answer[0] == 0
-        assert json.loads(answer[1]) == pytest.approx(json.loads(expected[1]), rel=1e-6)
-        beside = jdml_main("evaluate", alone, *gallery, *more, "--json", "-")
-        assert beside[1] == answer[1]
-    assert jdml_main("evaluate", first, *labels)[0] == 0
+    gallery = ["--gallery-embeddings", others[0], "--gallery-labels", others[1]]
+    more = ["--normalize", "sphere", "--recall-at", 1, 3, "--json", "-"]
+    _, expected, _ = jdml_main("evaluate", tmp_path / "all.npz", *more)
+    for queries in ([first, *labels], [alone]):
+        code, out, _ = jdml_main("evaluate", *queries, *gallery, *more)
+        assert code == 0
+        assert json.loads(out) == pytest.approx(json.loads(expected), rel=1e-6)
+    np.save(tmp_path / "objects.npy", np.array([None] * 9))
     for words, name in (
         ([first], "--labels"),
         ([first, "--labels", "gone.npy"], "gone.npy"),
+        ([first, "--labels", tmp_path / "objects.npy"], "objects.npy"),
         ([first, *labels, *gallery[:2]], "'gallery_labels'"),
         ([alone, *gallery[:2]], "'gallery_labels'"),
         ([alone, "--gallery-embeddings", "typo"], "'typo'"),

@@ -55,10 +55,8 @@ NUMBERS = [
     ("train --validation 0.0001", "--validation"),
     ("train --lr-warmup-steps 2000", "--lr-warmup-steps", "--steps"),
     ("train --batch-size 1", "batch", "10x6"),
-    ("train --data-dir {photos} --classes-per-batch 9 --samples-per-class 1", "batch", "3x6"),
     ("train --processes 2", "processes", "coordinator"),
     ("sweep --set lr=1,-1 --out s", "--learning-rate"),
-    ("sweep --set lr=1,fast --out s", "--set", "--lr fast"),
     ("evaluate {e} --recall-at 0", "--recall-at"),
     ("data check folder {photos} --sample 0", "--sample"),
 ]
@@ -68,6 +66,7 @@ DATA = [
     ("train --data-dir {photos} --split images --test-share .1", "test", "--test-share"),
     ("train --data-dir {layout}", "validation", "--split"),
     ("train --data-dir {layout} --split images", "--split", "train"),
+    ("train --data-dir {layout} --validation .2", "--validation"),
     ("train --data-dir {empty}", "{empty}"),
     ("train --data-dir {file}", "{file}"),
     ("train --data-dir /no/such", "/no/such"),
@@ -99,6 +98,7 @@ DATA = [
     ("train --out s3://bucket/run", "--out", "s3:/bucket/run"),
 ]
 BENCHMARK = "benchmark --dataset folder --data-dir {photos}"
+SEARCH = "search {empty} {file} --gallery {photos}"
 TOGETHER = [
     ("benchmark --validation 0.25 --protocol mlrc", "--validation", "conventional"),
     ("train --split images", "--split", "digits"),
@@ -118,11 +118,7 @@ TOGETHER = [
     (f"{BENCHMARK} --method ccp --method-setting loss=arcface", "loss", "contrastive"),
     (f"{BENCHMARK} --method mpa --method-setting weight=1", "--method-setting", "mpa"),
     ("sweep --set lr --out s", "--set", "'lr'"),
-    (
-        "search {empty} {file} --gallery {photos} --max-distance auto --rerank expand",
-        "--max-distance",
-        "--rerank",
-    ),
+    (f"{SEARCH} --max-distance auto --rerank expand", "--max-distance", "--rerank"),
 ]
 
 

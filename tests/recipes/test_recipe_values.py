@@ -1,6 +1,5 @@
 """A recipe consists of plain values, and refuses wrong ones."""
 
-import dataclasses
 import json
 
 import jax
@@ -71,7 +70,6 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
         ({"loss": {"name": "tripplet"}}, ValueError, "loss"),
         ({"losses": {}}, ValueError, "Recipe has no setting"),
         ({"loss": {"method": {**NIR, "wait": 1}}}, ValueError, "NIR has no setting"),
-        ({"optimizer": {"learning_rate": -1.0}}, ValueError, "learning_rate"),
         ({"optimizer": {"learning_rate": "fast"}}, TypeError, "learning_rate"),
         ({"network": {"dim": 8.5}}, TypeError, "dim"),
         ({"finetune": {"freeze_batch_norm": "yes"}}, TypeError, "freeze_batch_norm"),
@@ -81,16 +79,13 @@ NIR, CCP = {"name": "nir"}, {"name": "ccp"}
         ({"batch": {"size": 4, "classes": 2, "samples_per_class": 2}}, ValueError, "size"),
         ({"batch": {"size": 4, "group_by": "kind"}}, ValueError, "group_by"),
         ({"loss": {"settings": {"mine": len}}}, TypeError, r"settings\['mine'\]"),
-        ({"loss": {"name": "arcface", "miner": "eps"}}, ValueError, "miner"),
         ({"loss": {"name": "arcface", "memory_size": 8}}, ValueError, "memory_size"),
         ({"loss": {"name": "arcface", "proxies": {"per_class": 0}}}, ValueError, "per_class"),
-        ({"loss": {"proxies": {"per_class": 2}}}, ValueError, "per_class"),
         ({"loss": {"method": NIR}}, ValueError, "method nir"),
         ({"loss": {"name": "arcface", "method": CCP}}, ValueError, "method ccp"),
         ({"loss": {"method": CCP, "memory_size": 8}}, ValueError, "memory_size"),
         ({"loss": {"learn_beta": "class"}}, ValueError, "learn_beta"),
         ({"loss": {"proxies": {"init": "samples"}}}, ValueError, "init"),
-        ({"batch": {"steps": 5}, "optimizer": {"lr_warmup_steps": 5}}, ValueError, "lr_warmup"),
         ({"network": {"name": "small"}, "finetune": {"last_blocks": 2}}, ValueError, "last_bl"),
         ({"loss": "triplet"}, TypeError, "LossConfig must be values by name"),
         ({"optimizer": {"b2": {"model": 0.9}}}, TypeError, "b2"),
@@ -125,12 +120,9 @@ def test_recipe_round_trips_through_json(protocol):
             assert again == made
             assert hash(again) == hash(made)
             rate = 2 * made.optimizer.learning_rate
-            other = dataclasses.replace(
-                made, optimizer=dataclasses.replace(made.optimizer, learning_rate=rate)
-            )
-            assert other == made.replace(optimizer={"learning_rate": rate}) != made
+            other = made.replace(optimizer={"learning_rate": rate})
             changed = {**made.optimizer.to_json(), "learning_rate": rate}
-            assert other.to_json() == {**made.to_json(), "optimizer": changed}
+            assert other.to_json() == {**made.to_json(), "optimizer": changed} != made.to_json()
     assert OptimizerConfig(learning_rate=1) == OptimizerConfig(learning_rate=1.0)
     assert hash(OptimizerConfig(learning_rate=1)) == hash(OptimizerConfig(learning_rate=1.0))
 
@@ -145,13 +137,10 @@ def test_size_and_classes_replace_each_other():
 
 
 def test_numpy_and_jax_scalars_become_python_numbers():
-    network = NetworkConfig(dim=np.int64(32))
+    dim = NetworkConfig(dim=np.int64(32)).dim
     optimizer = OptimizerConfig(learning_rate=np.float64(0.1), weight_decay=jnp.float32(0.5))
-    assert network == NetworkConfig(dim=32)
     assert optimizer == OptimizerConfig(learning_rate=0.1, weight_decay=0.5)
-    assert type(network.dim) is int
-    assert type(optimizer.weight_decay) is float
-    assert json.loads(json.dumps(network.to_json()))["dim"] == 32
+    assert (dim, type(dim), type(optimizer.weight_decay)) == (32, int, float)
 
 
 def test_method_is_put_onto_a_recipe():
@@ -160,9 +149,6 @@ def test_method_is_put_onto_a_recipe():
 
     nir = recipes.NIRConfig.onto(base("proxy_anchor"), weight=np.float64(0.5))
     assert type(nir.loss.method.weight) is float
-    for method, loss in (("NIR", "proxy_anchor"), ("CCP", "contrastive")):
-        with pytest.raises(ValueError, match=rf"^{method} has no setting 'wieght'"):
-            recipes.METHODS[method.lower()].onto(base(loss), wieght=1)
     single = recipes.CCPConfig.onto(base("contrastive"), single=True, patience=None)
     assert single.loss.method.patience > 1000
 
@@ -186,7 +172,3 @@ def test_setting_may_be_one_number_per_class():
     np.testing.assert_allclose(made.loss({}, x, labels)[0], expected, rtol=1e-6)
     with pytest.raises(ValueError, match="^settings: beta"):
         objective("margin", num_classes=4, beta=list(several))
-    for loss, name, wrong in (("triplet", "margin", several), ("margin", "beta", ("a", "b", "c"))):
-        made = objective(loss, **{name: wrong})
-        with pytest.raises(TypeError, match=rf"^{name}\b"):
-            made.loss(made.init(jax.random.key(0)), x, labels)

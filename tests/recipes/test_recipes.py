@@ -8,14 +8,7 @@ import pytest
 
 import jdml
 from jdml import recipes
-from jdml.recipes import (
-    RECIPES,
-    CCPConfig,
-    LossConfig,
-    OptimizerConfig,
-    Recipe,
-    recipe,
-)
+from jdml.recipes import RECIPES, CCPConfig, LossConfig, OptimizerConfig, Recipe, recipe
 from jdml.training.train_recipe import make_optimizer
 
 CLASSES, DIM = 6, 8
@@ -123,10 +116,9 @@ def test_nir_baseline_is_nir_without_the_flow(loss):
     assert without.optimizer.lr_multipliers == {"proxies": 4000.0}
     base = without.loss.build(CLASSES, DIM)
     params = base.init(jax.random.key(0))
-    value, metrics = base.loss(params, *BATCH)
+    value, _ = base.loss(params, *BATCH)
     alone = getattr(jdml, f"{loss}_loss")(*BATCH, params["proxies"])
     np.testing.assert_allclose(value, 0.5 * alone, rtol=1e-5)
-    np.testing.assert_allclose(metrics["loss"], value)
     assert recipe("nir_baseline", "cub").finetune.backbone_freeze_epochs == 0
 
 
@@ -281,18 +273,11 @@ def test_pfml_presets_paper_and_found():
     assert values["tuned"] != values["paper"]
 
 
-def test_proxy_gradients_are_clipped_by_vector_or_by_entry():
-    most = 25.0
-    params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones((2, 2))}
-    pushed = jnp.array([[3.0, 4.0], [3.0, 4.0]]) * jnp.array([[1e6], [1e3]])
-    grads = {"model": {"head": jnp.ones(1)}, "proxies": pushed}
-    for clip, expected in (
-        ({}, 5e6), ({"clip_norm": most}, most), ({"clip_value": 5.0}, 5 * np.sqrt(2))
-    ):  # fmt: skip
-        plan = recipe("pfml", "cub").replace(loss={"proxies": clip})
-        optimizer = make_optimizer(plan, ("proxies",), 1)
-        _, state = optimizer.update(grads, optimizer.init(params), params)
-        own = [leaf for leaf in jax.tree.leaves(state) if jnp.shape(leaf) == (2, 2)]
-        first = next(leaf for leaf in own if (leaf > 0).all())
-        norms = np.linalg.norm(np.asarray(first) / 0.1, axis=1)  # by Adam's first moment
-        np.testing.assert_allclose(norms[0], expected, rtol=1e-3)
+@pytest.mark.parametrize(
+    ("clip", "entry"), [({}, 8.0), ({"clip_norm": 4.0}, 2.0), ({"clip_value": 5.0}, 5.0)]
+)
+def test_proxy_gradients_are_clipped_by_vector_or_by_entry(clip, entry):
+    optimizer = {"name": "sgd", "learning_rate": 1.0, "lr_multipliers": {}, "weight_decay": 0.0}
+    plan = recipe("pfml", "cub").replace(loss={"proxies": clip}, optimizer=optimizer)
+    updates = updates_of(plan, [8.0], steps_per_epoch=1, proxies=jnp.ones((2, 4)))
+    np.testing.assert_allclose(updates["proxies"], [[-entry] * 4])

@@ -12,17 +12,7 @@ from jdml.cli.commands import COMMANDS, Command
 from jdml.losses import compare
 from jdml.ops import checks
 from jdml.recipes import Method
-from jdml.registry import (
-    DATASETS,
-    LOSSES,
-    MINERS,
-    NETWORKS,
-    Count,
-    DataSet,
-    Loss,
-    Miner,
-    Network,
-)
+from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS, Count, DataSet, Loss, Miner, Network
 from jdml.training import CallbackResult
 from jdml.training.alternation import make_callback
 
@@ -52,7 +42,6 @@ class LinearNet(nn.Module):
 
     @nn.compact
     def __call__(self, images, *, train=False):
-        """Embed images ``[B, H, W, C]``."""
         flat = images.astype(np.float32).reshape(len(images), -1)
         return nn.Dense(self.dim, name="embedding")(flat)
 
@@ -88,15 +77,12 @@ class ShrinkWeights:
     config = {}
 
     def template(self, state):
-        """Return the count's shape."""
         return np.zeros((), np.int32)
 
     def start(self, state):
-        """Begin to count."""
         return self.template(state), state
 
     def update(self, count, step, state, metrics):
-        """Shrink the weights."""
         model = jax.tree.map(lambda leaf: self.factor * leaf, state.params["model"])
         state = state._replace(params={**state.params, "model": model})
         return CallbackResult(count + 1, state, {"shrunk": int(count) + 1})
@@ -115,7 +101,6 @@ class Labellings:
     """The data set."""
 
     def execute(self):
-        """Print the names of its labels."""
         print(*DATASETS[self.name].labellings)
 
 

@@ -16,13 +16,9 @@ def output(*words: object, code: int = 0) -> str:
     """Return the output of ``jdml WORDS``."""
     import jdml.cli
 
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-        try:
-            ended = jdml.cli.main([str(word) for word in words])
-        except SystemExit as stop:  # raised by the help
-            ended = stop.code or 0
-    assert ended == code, text.getvalue()
+    text, wrong = io.StringIO(), contextlib.suppress(SystemExit)  # raised by the help
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), wrong:
+        assert jdml.cli.main([str(word) for word in words]) == code, text.getvalue()
     return text.getvalue()
 
 

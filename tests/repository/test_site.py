@@ -13,7 +13,7 @@ import jdml
 REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY / "docs"))
 
-from maker import checks, compiled, every_table, pages, records, speed, stamps  # noqa: E402
+from maker import checks, every_table, pages, records, speed, stamps  # noqa: E402
 from maker.scene import move, start  # noqa: E402
 from maker.subjects import levels, subjects  # noqa: E402
 
@@ -27,10 +27,6 @@ def test_every_loss_and_miner_has_a_page():
     returned = {f.__name__: inspect.signature(f).return_annotation for f in functions}
     miners = {name for name, kind in returned.items() if kind is jdml.mining.Miner}
     assert SUBJECTS.keys() == losses | miners - {"chain"} | {"center_regularizer"}
-    for subject in (SUBJECTS["triplet_loss"], SUBJECTS["proxy_anchor_loss"], SUBJECTS["nir_loss"]):
-        page = pages.loss_page(subject)
-        assert f"autofunction:: jdml.losses.{subject.name}" in page
-        assert "## Results on record" in page
 
 
 def test_every_loss_is_larger_where_all_embeddings_coincide():
@@ -53,18 +49,11 @@ def test_first_picture_matches_its_caption():
     assert gap(easy[-1]) > 1.0
 
 
-def test_speed_pages_match_the_records():
+def test_speed_page_matches_the_record():
     rows = records.record("losses")["rows"]
     triplet = next(row for row in rows if row["loss"] == "triplet")
     assert f"{triplet['milliseconds']['jdml']:.2f}" in records.cost("triplet_loss")
     assert records.record("losses")["environment"]["date"] in speed.page()
-    slow = [
-        row["loss"] for row in records.record("losses")["rows"] if row.get("times_faster", 2) < 2
-    ]
-    assert f"would be): {slow[0]}" in speed.page()
-    for device in compiled.DEVICES:
-        for row in records.record(f"compiled_{device}")["rows"]:
-            assert f"| {row['what']} | {row['devices']} |" in compiled.page()
 
 
 def test_every_table_names_existing_tests_and_recorded_numbers():
