@@ -9,7 +9,14 @@ import pytest
 
 import jdml
 from jdml import objectives
-from jdml.data import Dataset, ImageBatches, ImageFiles, RandomBatchSampler, conventional
+from jdml.data import (
+    BadImageError,
+    Dataset,
+    ImageBatches,
+    ImageFiles,
+    RandomBatchSampler,
+    conventional,
+)
 from jdml.training import metric_names, recall_ranks, score
 
 pytest.importorskip("grain")
@@ -64,6 +71,12 @@ def test_resume_is_bit_exact(toy, data, tmp_path):
     rows = rows[rows != 5]
     memory = resumed.state.objective_state.memory
     np.testing.assert_array_equal(memory.ids[: len(rows)], rows)
+
+
+def test_damaged_image_ends_the_run_and_is_named(toy, data):
+    data.images.files[39].write_bytes(b"")
+    with pytest.raises(BadImageError, match=r"39\.png"):
+        train(toy, data, batches_of(data))
 
 
 def test_images_without_a_pipeline_are_decoded_as_in_evaluation(toy, data):
