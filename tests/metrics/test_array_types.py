@@ -1,6 +1,7 @@
 """Arrays that metrics accept: of any library and byte order, with classes by number or name."""
 
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,9 +19,12 @@ EXPECTED = evaluate_retrieval(X, Y)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_any_byte_order(order):
+def test_any_byte_order_and_width(order):
     x, y = X.astype(f"{order}f4"), Y.astype(f"{order}i8")
     assert evaluate_retrieval(x, y) == EXPECTED
+    for wide in (False, True):
+        with jax.enable_x64(wide):
+            assert evaluate_retrieval(X.astype(f"{order}f8"), y) == EXPECTED
     chex.assert_trees_all_equal(nearest(x, x, 3), nearest(X, X, 3))
     assert metrics.class_density(x, y) == metrics.class_density(X, Y)
     assert metrics.uniformity(X.astype(f"{order}f8")) == metrics.uniformity(X)
@@ -72,9 +76,10 @@ def test_arrays_of_other_libraries(library):
     assert nearest(array_of(library, kind, X), X, 2)[1].shape == (20, 2)
 
 
-def test_labels_as_keyword_list_or_objects():
+def test_labels_as_keyword_list_objects_or_hashes():
     objects = np.array([np.int64(label) for label in Y], object)
-    for labels in (Y, list(NAMES), Y.astype(object), NAMES.astype(object), objects):
+    hashes = Y.astype(np.uint64) + np.uint64(2**62 + 2**31)  # negative ones in int32
+    for labels in (Y, list(NAMES), Y.astype(object), NAMES.astype(object), objects, hashes):
         assert evaluate_retrieval(queries=X, labels=labels, gallery=None) == EXPECTED
     by_number, by_name = (
         evaluate_retrieval(X[:9], labels[:9], X, labels, self_index=np.arange(9))

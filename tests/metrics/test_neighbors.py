@@ -52,10 +52,14 @@ def test_distances_of_near_points_far_from_zero_are_accurate():
 
 
 def test_array_types():
-    points = np.random.default_rng(2).integers(-3, 4, (12, 4)).astype(np.float32)
-    expected = nearest(points, points, 3)
+    """Distances in half precision would make most of them tie."""
+    points = np.random.default_rng(2).normal(size=(60, 16)).astype(np.float32) / 64 + 1
     for dtype in (jnp.float16, jnp.bfloat16, ml_dtypes.float8_e4m3fn):
-        chex.assert_trees_all_equal(nearest(points.astype(dtype), points, 3), expected)
+        narrow = points.astype(dtype)
+        expected = nearest(narrow.astype(np.float32), points, 3)
+        for queries in (narrow, jnp.asarray(narrow)):
+            chex.assert_trees_all_equal(nearest(queries, points, 3), expected)
+    expected = nearest(points, points, 3)
     with jax.enable_x64(True):
         wide, indices = nearest(points.astype(np.float64), points, 3)
     assert wide.dtype == np.float64

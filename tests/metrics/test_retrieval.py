@@ -68,18 +68,13 @@ def assert_equal_to_oracle(*data, self_index=None, ignore=None, cutoffs=CUTOFFS,
 
 @pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
 def test_self_retrieval_equals_the_oracle(cutoffs, whole):
-    for seed in range(2):
-        vectors, labels = embedded(seed, 130, whole=whole)
-        vectors[7] = vectors[3]
-        assert_equal_to_oracle(vectors, labels, cutoffs=cutoffs)
-
-
-@pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
-def test_separate_gallery_equals_the_oracle(cutoffs, whole):
-    queries, query_labels = embedded(0, queries=45, whole=whole)
-    gallery, gallery_labels = embedded(10, classes=7, whole=whole)
-    gallery[5:8] = queries[0]
-    assert_equal_to_oracle(queries, query_labels, gallery, gallery_labels, cutoffs=cutoffs)
+    vectors, labels = embedded(0, 130, whole=whole)
+    vectors[7] = vectors[3]
+    assert_equal_to_oracle(vectors, labels, cutoffs=cutoffs)
+    # A few classes of different sizes, R a tenth of the gallery or more, like MNIST.
+    vectors, _ = embedded(1, 250, whole=whole)
+    labels = np.random.default_rng(5).choice(5, 250, p=[0.1, 0.1, 0.2, 0.25, 0.35])
+    assert_equal_to_oracle(vectors, labels, block_size=64)
 
 
 def test_every_size_is_handled():
@@ -113,29 +108,9 @@ def test_half_precision_is_ranked_in_float32(dtype):
     vectors, labels = embedded(7, dim=16)
     vectors = (vectors / 64 + 1).astype(dtype)
     assert_equal_to_oracle(vectors, labels)
-    gallery, _ = embedded(8, dim=16)
-    gallery = (gallery / 64 + 1).astype(dtype)
-    expected = nearest(vectors.astype(np.float32), gallery.astype(np.float32), 5)
-    chex.assert_trees_all_equal(nearest(jnp.asarray(vectors), jnp.asarray(gallery), 5), expected)
 
 
-def test_large_classes_equal_the_oracle():
-    """A few classes of different sizes, R a tenth of the gallery, like MNIST."""
-    rng = np.random.default_rng(5)
-    labels = rng.choice(5, 250, p=[0.1, 0.1, 0.2, 0.25, 0.35])
-    vectors = (rng.normal(size=(5, 2))[labels] + rng.normal(size=(250, 2))).astype(np.float32)
-    assert_equal_to_oracle(vectors, labels, block_size=64)
-
-
-@pytest.mark.parametrize(
-    "move",
-    [
-        lambda x: x * 1e30,
-        lambda x: x * 1e-25,
-        lambda x: x + 4096.0,
-    ],
-    ids=["huge", "tiny", "far from the origin"],
-)
+@pytest.mark.parametrize("move", [lambda x: x * 1e30, lambda x: x * 1e-25, lambda x: x + 4096.0])
 def test_scale_and_offset_cost_no_precision(cutoffs, move):
     vectors, labels = embedded(2)
     vectors = np.round(vectors * 1024) / 1024  # so that the offset is exact in float32
@@ -157,15 +132,6 @@ def test_outlier_costs_the_others_no_precision(to_disk, times):
     chex.assert_trees_all_equal(found, expected + 1)
 
 
-def test_array_and_number_types_agree():
-    vectors, labels = embedded(3, whole=True)
-    expected = evaluate_retrieval(vectors, labels)
-    assert evaluate_retrieval(jnp.asarray(vectors, jnp.bfloat16), jnp.asarray(labels)) == expected
-    for wide in (False, True):
-        with jax.enable_x64(wide):
-            assert evaluate_retrieval(vectors.astype(np.float64), labels) == expected
-
-
 def test_no_matches_at_all_is_warned_of():
     vectors, _ = embedded(4)
     lone, others = np.arange(60), np.arange(60) + 60
@@ -181,20 +147,6 @@ def test_no_matches_at_all_is_warned_of():
     for gallery, labels in ((vectors[:0], others[:0]), (vectors + 1, others)):
         with pytest.warns(UserWarning, match=NOBODY):
             assert evaluate_retrieval(vectors, lone, gallery, labels)["queries"] == 0
-
-
-def test_other_values_do_not_retrace(cutoffs):
-    def evaluate(seed):
-        rng = np.random.default_rng(seed)
-        labels = rng.integers(0, 12, 124)
-        labels[:20] = 0  # the largest class has 21 to 33 samples: R needs 32 ranks
-        vectors = rng.normal(size=(124, 7)).astype(np.float32)
-        return evaluate_retrieval(vectors, labels, block_size=41, map_at=cutoffs["map_at"])
-
-    evaluate(0)
-    with jax.no_tracing():
-        evaluate(1)
-        evaluate(2)
 
 
 def queries_from_gallery(seed, whole, size=60):
@@ -227,11 +179,7 @@ def test_ignored_pairs_equal_the_oracle(cutoffs, kind):
     for self_index in (own, np.full(23, -1)):
         options = {"ignore": ignore, "cutoffs": cutoffs, "block_size": 7}
         assert_equal_to_oracle(*data, self_index=self_index, **options)
-    if kind == "groups":
-        assert_equal_to_oracle(*data[2:], ignore=(groups[1], groups[1]))
-        assert evaluate_retrieval(*data[2:], ignore=[jnp.asarray(groups[1])] * 2) != (
-            evaluate_retrieval(*data[2:])
-        )
+    assert_equal_to_oracle(*data[2:], ignore=(groups[1], groups[1]))
 
 
 SPARSE = {
@@ -273,22 +221,19 @@ def test_relevant_pairs_equal_the_oracle(cutoffs, kind, extra):
         np.testing.assert_allclose(by_class[name], mean, rtol=1e-6)
 
 
-@pytest.mark.parametrize("map_at", [(), (300,)], ids=["device", "host"])
-def test_relevant_pairs_of_one_class_equal_labels(map_at):
+def test_relevant_pairs_of_one_class_equal_labels():
     """Without a gallery, too; a query with a negative label is none."""
     vectors, labels = embedded(2, queries=124, whole=True)
-    same = sparse.csr_array(oracle.of_one_class(labels, labels))
-    options = {"mrr": True, "map_at": map_at}
+    relevant = sparse.csr_array(oracle.of_one_class(labels, labels))
     for more in ({}, {"ignore": (np.arange(124) % 2,) * 2}, {"per_query": True}):
-        by_labels = evaluate_retrieval(vectors, labels, **options, **more)
-        for given in (labels, None):
-            scores = evaluate_retrieval(vectors, given, relevant=same, **options, **more)
-            unanswered = scores.pop("unanswered", 0) - (labels < 0).sum() * (given is None)
-            assert unanswered == by_labels.get("unanswered", 0)
-            scores["unanswered"] = unanswered
-            chex.assert_trees_all_equal(scores, {"unanswered": 0} | by_labels)
+        expected = evaluate_retrieval(vectors, labels, **more)
+        by_pairs = evaluate_retrieval(vectors, labels, relevant=relevant, **more)
+        chex.assert_trees_all_equal(by_pairs, expected)
+        alone = evaluate_retrieval(vectors, None, relevant=relevant, **more)
+        unanswered = expected.get("unanswered", 0) + (labels < 0).sum()
+        chex.assert_trees_all_equal(alone, expected | {"unanswered": unanswered})
     negative = np.where(np.arange(124) < 9, -1, labels)
-    scores = evaluate_retrieval(vectors, negative, relevant=same, per_query=True)
+    scores = evaluate_retrieval(vectors, negative, relevant=relevant, per_query=True)
     assert np.isnan(scores["RP"][:9]).all()
 
 
@@ -383,14 +328,6 @@ def test_queries_equal_to_their_match_are_warned_of_once():
     evaluate_retrieval(vectors, labels)
 
 
-def test_labels_beyond_int64_are_not_negative():
-    """Hashes of names are unsigned; as negative labels their rows would be ignored."""
-    vectors, labels = embedded(0)
-    labels = np.abs(labels)
-    hashed = labels.astype(np.uint64) + np.uint64(2**62)
-    assert evaluate_retrieval(vectors, hashed) == evaluate_retrieval(vectors, labels)
-
-
 def test_negative_labels_are_distractors():
     """They rank as wrong matches, and are not queries."""
     vectors, _ = embedded(0, queries=30)
@@ -404,9 +341,6 @@ def test_negative_labels_are_distractors():
     for dtype in (str, bytes, object):  # a table's column
         named = labels.astype(str).astype(dtype)
         assert evaluate_retrieval(vectors, named) == scores
-    with pytest.warns(UserWarning, match="none of 30"):
-        nobody = evaluate_retrieval(vectors, np.full(30, -1))
-    assert nobody == dict.fromkeys(nobody, 0)
 
 
 def test_varied_calls_compile_few_programs():
