@@ -7,7 +7,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdml.metrics import augment_gallery, expand_queries, nearest, ranking_score, rerank
+from jdml.metrics import (
+    augment_gallery,
+    expand_queries,
+    gallery_search,
+    nearest,
+    ranking_score,
+    rerank,
+)
 from jdml.metrics.reranking import look_again
 from jdml.testing.case import Compilations
 from oracles import metrics as oracle
@@ -118,6 +125,23 @@ def test_memory_is_bounded():
     used = search.lower(vectors, vectors, k=100).compile().memory_analysis()
     # The queries in blocks and the moved gallery, 117 MiB each, and one block's work.
     assert used.temp_size_in_bytes < 512 * 2**20
+
+
+@pytest.mark.parametrize("path", ["_top", "_places"])
+def test_temporaries_of_sixty_thousand_queries_are_small(path):
+    size, dim = 60_000, 512
+    vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
+    numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
+    rows = ranking_score.rows_per_block(size, size)
+    own = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    queries = jax.ShapeDtypeStruct((rows, dim), jnp.float32)
+    frame = jnp.zeros((1, dim)), jnp.int32(0)
+    block = gallery_search.Block(queries, own)
+    depth = (8192,) if path == "_top" else ()
+    arguments = gallery_search.Chunk(numbers, vectors), block, frame, *depth
+    compiled = getattr(gallery_search, path).lower(*arguments).compile()
+    used = compiled.memory_analysis()
+    assert used.temp_size_in_bytes + used.output_size_in_bytes < 128 * 2**20  # the issue: 512 MiB
 
 
 def test_differences_of_many_neighbours_are_computed_in_small_parts():
@@ -245,3 +269,16 @@ def test_answers_are_the_same_bits_whatever_the_shapes():
         grown = np.concatenate([gallery, np.full((more, 24), 100, np.float32)])
         for answer, whole in zip(nearest(queries[:size], grown, k), expected, strict=True):
             np.testing.assert_array_equal(answer, whole[:size, :k])
+
+
+def test_nearest_on_disk_equals_memory(large, to_disk):
+    """With ties, excluded own rows, and ignored groups."""
+    gallery, _ = large
+    there, queries = to_disk(gallery), gallery[:20] + np.float32(0.25)
+    for k, settings in ((3, {}), (900, {"block_size": 7}), (4, {"exclude_self": True})):
+        some = gallery[:20] if "exclude_self" in settings else queries
+        expected, actual = (nearest(some, rows, k, **settings) for rows in (gallery, there))
+        np.testing.assert_allclose(actual[0], expected[0], rtol=1e-6)
+        np.testing.assert_array_equal(actual[1], expected[1])
+    with pytest.raises(ValueError, match="^k .*4200"):
+        nearest(queries, there, 4_201)

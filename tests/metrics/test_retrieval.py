@@ -1,18 +1,10 @@
 import chex
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import sparse
 
-from jdml.metrics import (
-    evaluate_retrieval,
-    gallery_search,
-    nearest,
-    open_set,
-    ranking_score,
-    verification,
-)
+from jdml.metrics import evaluate_retrieval, nearest, open_set, verification
 from jdml.testing.case import Compilations
 from oracles import metrics as oracle
 
@@ -42,9 +34,13 @@ def embedded(seed, queries=60, classes=9, dim=5, whole=False):
     return vectors.astype(np.float32), labels
 
 
-def assert_equal_to_oracle(*data, self_index=None, ignore=None, cutoffs=CUTOFFS, **options):
-    expected = oracle.per_query(*data, self_index=self_index, ignore=ignore, **cutoffs)
-    options["ignore"] = ignore
+def assert_equal_to_oracle(
+    *data, self_index=None, ignore=None, relevant=None, kind=np.asarray, cutoffs=CUTOFFS, **options
+):
+    expected = oracle.per_query(
+        *data, self_index=self_index, ignore=ignore, relevant=relevant, **cutoffs
+    )
+    options |= {"ignore": ignore, "relevant": None if relevant is None else kind(relevant)}
     if len(data) == 4 and self_index is None:
         options["self_index"] = np.full(len(data[0]), -1)  # avoids the warning about equal rows
     elif self_index is not None:
@@ -182,43 +178,29 @@ def test_ignored_pairs_equal_the_oracle(cutoffs, kind):
     assert_equal_to_oracle(*data[2:], ignore=(groups[1], groups[1]))
 
 
-SPARSE = {
+KINDS = {
     "csr": sparse.csr_array,
-    "coo": sparse.coo_matrix,
+    "coo": lambda pairs: sparse.coo_matrix(1.0 * pairs),
     "dense": np.asarray,
     "jax": jnp.asarray,
 }
 
 
-@pytest.mark.parametrize("kind", SPARSE)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("extra", ["nothing", "self", "groups", "pairs"])
 def test_relevant_pairs_equal_the_oracle(cutoffs, kind, extra):
     """Right answers that no labels can say: a query's are any rows, some queries have none."""
     (queries, _, gallery, _), own = queries_from_gallery(5, whole=True)
     rng = np.random.default_rng(5)
     relevant = (rng.random((23, 60)) < 0.1) & (np.arange(23) % 7 > 0)[:, None]
-    options = (
-        cutoffs
-        | {
-            "nothing": {},
-            "self": {"self_index": own},
-            "groups": {"ignore": (rng.integers(0, 3, 23), rng.integers(0, 3, 60))},
-            "pairs": {"ignore": rng.random((23, 60)) < 0.4},
-        }[extra]
-    )
-    expected = oracle.per_query(queries, None, gallery, relevant=relevant, **options)
-    given = SPARSE[kind](relevant.astype(float) if kind in ("csr", "coo") else relevant)
-    options = {"self_index": np.full(23, -1), "relevant": given} | options
-    actual = evaluate_retrieval(queries, None, gallery, per_query=True, block_size=7, **options)
-    for name, values in expected.items():
-        np.testing.assert_allclose(actual[name], values, rtol=1e-6, atol=1e-7, err_msg=name)
-    assert actual["queries"] + actual["unanswered"] == 23
-    assert actual["unanswered"] == np.isnan(expected["RP"]).sum()
-    classes = np.arange(23) % 4
-    by_class = evaluate_retrieval(queries, classes, gallery, average="class", **options)
-    for name, values in expected.items():
-        mean = oracle.mean_of_classes(values, classes)
-        np.testing.assert_allclose(by_class[name], mean, rtol=1e-6)
+    extras = {
+        "nothing": {},
+        "self": {"self_index": own},
+        "groups": {"ignore": (rng.integers(0, 3, 23), rng.integers(0, 3, 60))},
+        "pairs": {"ignore": rng.random((23, 60)) < 0.4},
+    }
+    options = {"relevant": relevant, "kind": KINDS[kind], "cutoffs": cutoffs, "block_size": 7}
+    assert_equal_to_oracle(queries, np.arange(23) % 4, gallery, None, **options, **extras[extra])
 
 
 def test_relevant_pairs_of_one_class_equal_labels():
@@ -291,21 +273,17 @@ def test_several_levels_of_labels_equal_each_alone(named):
     labels = np.stack([fine // 4, fine, np.arange(60)], axis=1)
     groups = (np.arange(60) % 2,) * 2
     given = labels.astype(str) if named else jnp.asarray(labels)
-    for per_query in (False, True):
-        options = {**CUTOFFS, "ignore": groups, "per_query": per_query}
+    for more in ({}, {"average": "class"}, {"per_query": True}):
+        options = {**CUTOFFS, "ignore": groups} | more
         with pytest.warns(UserWarning, match=NOBODY):
             together = evaluate_retrieval(vectors, given, **options)
         for level in range(2):
             alone = evaluate_retrieval(vectors, labels[:, level], **options)
             assert set(together) - set(alone) <= {"unanswered"}
             for name, value in alone.items():
-                np.testing.assert_array_equal(together[name][..., level], value)
+                np.testing.assert_allclose(together[name][..., level], value, rtol=1e-12)
     assert together["R@1"].shape == (60, 3)
     assert together["unanswered"].tolist()[2] == 60
-    by_class = evaluate_retrieval(vectors, labels[:, :2], average="class", mrr=True)
-    for level in range(2):
-        alone = evaluate_retrieval(vectors, labels[:, level], average="class", mrr=True)
-        assert [by_class["RP"][level], by_class["MRR"][level]] == [alone["RP"], alone["MRR"]]
     gallery = evaluate_retrieval(vectors[:9], labels[:9, :2], vectors[9:], labels[9:, :2])
     assert gallery["R@1"].shape == (2,)
     assert evaluate_retrieval(vectors[:0], labels[:0])["R@1"].shape == (3,)
@@ -344,7 +322,7 @@ def test_negative_labels_are_distractors():
 
 
 def test_varied_calls_compile_few_programs():
-    """A gallery that grows row by row, 1 to 64 queries, any k up to 100: 200 calls, of the same results."""
+    """A gallery that grows row by row, 1 to 64 queries, any k up to 100: 200 calls."""
     rng = np.random.default_rng(5)
     vectors, labels = rng.normal(size=(564, 16)).astype(np.float32), rng.integers(0, 20, 564)
     for measure, named in ((evaluate_retrieval, "recall_at"), (verification, ""), (open_set, "")):
@@ -357,27 +335,6 @@ def test_varied_calls_compile_few_programs():
                 options = {named: (k,)} if named else {}
                 measure(vectors[some], known, vectors[rows], labels[rows], **options)
         assert len(compilations.names) <= 12, compilations.names
-        if named:
-            assert_equal_to_oracle(
-                vectors[some], known, vectors[rows], labels[rows], block_size=None
-            )
-
-
-@pytest.mark.parametrize("path", ["_top", "_places"])
-def test_temporaries_of_sixty_thousand_queries_are_small(path):
-    size, dim = 60_000, 512
-    vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
-    numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
-    rows = ranking_score.rows_per_block(size, size)
-    own = jax.ShapeDtypeStruct((rows,), jnp.int32)
-    queries = jax.ShapeDtypeStruct((rows, dim), jnp.float32)
-    frame = jnp.zeros((1, dim)), jnp.int32(0)
-    block = gallery_search.Block(queries, own)
-    depth = (8192,) if path == "_top" else ()
-    arguments = gallery_search.Chunk(numbers, vectors), block, frame, *depth
-    compiled = getattr(gallery_search, path).lower(*arguments).compile()
-    used = compiled.memory_analysis()
-    assert used.temp_size_in_bytes + used.output_size_in_bytes < 128 * 2**20  # the issue: 512 MiB
 
 
 @pytest.mark.slow  # loads PyTorch
@@ -404,13 +361,6 @@ def test_equals_pytorch_metric_learning(map_at):
             assert ours[key] == pytest.approx(theirs[name], rel=1e-6)
 
 
-@pytest.fixture(scope="module")
-def large():
-    """Return a gallery of three chunks of 8 MiB, the last one shorter, with many ties."""
-    some, labels = embedded(5, 4_200, classes=420, whole=True)
-    return np.pad(some, ((0, 0), (0, 1024 - 5))), labels
-
-
 def test_gallery_on_disk_equals_memory(large, to_disk):
     """It is read in chunks; ties are the same."""
     gallery, labels = large
@@ -430,16 +380,3 @@ def test_gallery_on_disk_equals_memory(large, to_disk):
     broken = np.where(np.arange(45)[:, None] == 11, np.nan, gallery[:45])
     with pytest.raises(ValueError, match=r"^gallery .*row 11\b"):
         evaluate_retrieval(queries, query_labels, to_disk(broken), labels[:45])
-
-
-def test_nearest_on_disk_equals_memory(large, to_disk):
-    """With ties, excluded own rows, and ignored groups."""
-    gallery, _ = large
-    there, queries = to_disk(gallery), gallery[:20] + np.float32(0.25)
-    for k, settings in ((3, {}), (900, {"block_size": 7}), (4, {"exclude_self": True})):
-        some = gallery[:20] if "exclude_self" in settings else queries
-        expected, actual = (nearest(some, rows, k, **settings) for rows in (gallery, there))
-        np.testing.assert_allclose(actual[0], expected[0], rtol=1e-6)
-        np.testing.assert_array_equal(actual[1], expected[1])
-    with pytest.raises(ValueError, match="^k .*4200"):
-        nearest(queries, there, 4_201)
