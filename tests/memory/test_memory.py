@@ -113,21 +113,6 @@ def test_own_entries_are_excluded_by_index_not_by_similarity() -> None:
     assert (values[:, 3:] == 0).all()
 
 
-def test_older_copies_are_neither_positive_nor_negative() -> None:
-    """A memory of the same rows gives the loss within the batch, where a row is excluded by index."""
-    rng = np.random.default_rng(0)
-    x, y, rows = rng.normal(size=(6, 3)), np.arange(6) // 2, np.array([4, 9, 2, 7, 0, 5])
-    order = rng.permutation(6)
-    old = memory.push(memory.init(8, 3), x[order], y[order], ids=rows[order])
-    against = {"references": old.embeddings, "reference_labels": old.labels}
-    for mine in (None, jdml.mining.easy_positive()):
-        settings = {"positive_margin": -1.0, "negative_margin": 2.0, "mine": mine}
-        loss = jax.jit(lambda **more: jdml.contrastive_loss(x, y, **more, **settings))  # noqa: B023
-        apart = loss(**against, ids=rows, reference_ids=old.ids)
-        np.testing.assert_allclose(apart, loss(), rtol=1e-5)
-        assert apart > loss(**against, ids=np.full(6, -1), reference_ids=old.ids)
-
-
 def push(embeddings: Any, labels: Any, *where: Any, **ids: Any) -> Any:
     return lambda: memory.push(memory.init(4, 2), embeddings, labels, *where, **ids)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdml.metrics import open_set, pairwise_distances, rejection_threshold, verification
+from jdml.metrics import open_set, rejection_threshold, verification
 from oracles import metrics as oracle
 
 FAR = (0.3, 0.1, 1e-2, 0.0)
@@ -121,12 +121,6 @@ def test_row_on_disk_that_is_not_finite_is_refused(to_disk):
     broken = np.where(np.arange(8)[:, None] == 5, np.nan, x)
     with pytest.raises(ValueError, match=r"^gallery .*row 5\b"):
         verification(x, y, to_disk(broken), y)
-
-
-def test_threshold_between_adjacent_floats_is_the_lower():
-    lower = np.nextafter(1.0, 2.0)  # the midpoint rounds up
-    both = np.array([lower, np.nextafter(lower, 2.0)])
-    assert pairwise_distances.Curve(both, np.ones(2), np.ones(2)).threshold(0) == lower
 
 
 def test_interval_contains_the_population_threshold():
