@@ -87,14 +87,8 @@ def test_no_gradient_enters_the_memory() -> None:
 def test_references_from_an_empty_memory_give_loss_zero() -> None:
     x, y = batch(0, 0, 1)
     state = memory.init(8, 2)
-    loss = jdml.contrastive_loss(
-        x,
-        y,
-        references=state.embeddings,
-        reference_labels=state.labels,
-        reference_where=state.valid,
-    )
-    assert loss == 0
+    references = {"references": state.embeddings, "reference_labels": state.labels}
+    assert jdml.contrastive_loss(x, y, **references, reference_where=state.valid) == 0
 
 
 def test_own_entries_are_excluded_by_index_not_by_similarity() -> None:

@@ -17,7 +17,6 @@ from jdml.metrics import (
     rerank,
 )
 from jdml.metrics.reranking import look_again
-from jdml.testing.case import Compilations
 from oracles import metrics as oracle
 
 
@@ -245,17 +244,6 @@ def test_second_look_at_a_single_row():
             assert len(look_again(kind, x, gallery)[0]) == 1
 
 
-def test_few_queries_compile_nothing_whatever_the_shapes():
-    """A gallery that grows row by row, batches of 1 to 64 queries, any k up to 100: 200 calls."""
-    rng, compilations = np.random.default_rng(5), Compilations()
-    vectors = rng.normal(size=(700, 16)).astype(np.float32)
-    with compilations:
-        for call in range(200):
-            gallery, queries = vectors[: 300 + call], vectors[500 : 501 + rng.integers(64)]
-            nearest(queries, gallery, int(rng.integers(1, 101)), exclude_self=bool(call % 2))
-    assert not compilations.names
-
-
 def test_answers_are_the_same_bits_whatever_the_shapes():
     """Of fewer queries, for fewer neighbours, and in a gallery that grew by rows far away."""
     rng = np.random.default_rng(7)
@@ -268,7 +256,6 @@ def test_answers_are_the_same_bits_whatever_the_shapes():
 
 
 def test_nearest_on_disk_equals_memory(large, to_disk):
-    """With ties, excluded own rows, and ignored groups."""
     gallery, _ = large
     there, queries = to_disk(gallery), gallery[:20] + np.float32(0.25)
     for k, settings in ((3, {}), (900, {"block_size": 7}), (4, {"exclude_self": True})):

@@ -88,19 +88,11 @@ def test_every_size_is_handled():
 def test_ties_of_duplicates_are_ordered_by_index(rows, dim):
     """All embeddings are the same point: indices alone decide, and every query is excluded."""
     vectors = np.repeat(np.random.default_rng(dim).normal(size=(1, dim)), rows, axis=0)
-    labels = np.arange(rows) % 3 == 0
-    actual = evaluate_retrieval(
-        vectors.astype(np.float32), labels.astype(int), recall_at=(1,), per_query=True
-    )
-    # The nearest of row 0 is row 1, of all the others row 0.
-    expected = np.where(np.arange(rows) == 0, labels[0] == labels[1], labels == labels[0])
-    judged = ~np.isnan(actual["P@1"])
-    np.testing.assert_array_equal(actual["P@1"][judged], expected[judged])
+    assert_equal_to_oracle(vectors.astype(np.float32), (np.arange(rows) % 3 == 0).astype(int))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
 def test_half_precision_is_ranked_in_float32(dtype):
-    """Distances in half precision would make most of them tie."""
     vectors, labels = embedded(7, dim=16)
     vectors = (vectors / 64 + 1).astype(dtype)
     assert_equal_to_oracle(vectors, labels)
@@ -236,7 +228,6 @@ def test_first_right_answer_far_down_is_found(to_disk):
 
 
 def test_given_distances_equal_the_vectors_own(cutoffs):
-    """Excluded pairs stay excluded."""
     data, own = queries_from_gallery(4, whole=True)
     apart = np.linalg.norm(data[0][:, None].astype(float) - data[2], axis=-1)
     options = {**cutoffs, "self_index": own, "ignore": (np.arange(23) % 3, np.arange(60) % 3)}
@@ -321,20 +312,25 @@ def test_negative_labels_are_distractors():
         assert evaluate_retrieval(vectors, named) == scores
 
 
-def test_varied_calls_compile_few_programs():
-    """A gallery that grows row by row, 1 to 64 queries, any k up to 100: 200 calls."""
-    rng = np.random.default_rng(5)
+SEARCHES = {
+    "nearest": (0, lambda q, own, g, labels, k: nearest(q, g, k, exclude_self=bool(k % 2))),
+    "retrieval": (12, lambda *data: evaluate_retrieval(*data[:4], recall_at=data[4:])),
+    "verification": (12, lambda *data: verification(*data[:4])),
+    "open_set": (12, lambda q, own, *data: open_set(q, np.append(99, own[1:]), *data[:2])),
+}
+
+
+@pytest.mark.parametrize(("most", "search"), SEARCHES.values(), ids=SEARCHES)
+def test_varied_calls_compile_few_programs(most, search):
+    """A gallery that grows row by row, 3 to 64 queries, any k up to 100: 200 calls."""
+    rng, compilations = np.random.default_rng(5), Compilations()
     vectors, labels = rng.normal(size=(564, 16)).astype(np.float32), rng.integers(0, 20, 564)
-    for measure, named in ((evaluate_retrieval, "recall_at"), (verification, ""), (open_set, "")):
-        compilations = Compilations()
-        with compilations:
-            for call in range(200):
-                rows, k = slice(64, 304 + call), int(rng.integers(1, 101))
-                some = slice(0, int(rng.integers(3, 65)))
-                known = labels[some] + 20 * (np.arange(some.stop) == 2) * (measure is open_set)
-                options = {named: (k,)} if named else {}
-                measure(vectors[some], known, vectors[rows], labels[rows], **options)
-        assert len(compilations.names) <= 12, compilations.names
+    with compilations:
+        for call in range(200):
+            rows, k = slice(64, 304 + call), int(rng.integers(1, 101))
+            some = slice(0, int(rng.integers(3, 65)))
+            search(vectors[some], labels[some], vectors[rows], labels[rows], k)
+    assert len(compilations.names) <= most, compilations.names
 
 
 @pytest.mark.slow  # loads PyTorch
@@ -362,7 +358,6 @@ def test_equals_pytorch_metric_learning(map_at):
 
 
 def test_gallery_on_disk_equals_memory(large, to_disk):
-    """It is read in chunks; ties are the same."""
     gallery, labels = large
     queries, query_labels = gallery[::183] + np.float32(0.25), labels[::183]
     there = to_disk(gallery)
@@ -378,5 +373,6 @@ def test_gallery_on_disk_equals_memory(large, to_disk):
     with pytest.warns(UserWarning, match="^23 of 23 "):
         evaluate_retrieval(gallery[::183], np.abs(query_labels), there, np.abs(labels))
     broken = np.where(np.arange(45)[:, None] == 11, np.nan, gallery[:45])
-    with pytest.raises(ValueError, match=r"^gallery .*row 11\b"):
-        evaluate_retrieval(queries, query_labels, to_disk(broken), labels[:45])
+    for measure in (evaluate_retrieval, verification):
+        with pytest.raises(ValueError, match=r"^gallery .*row 11\b"):
+            measure(queries, query_labels, to_disk(broken), labels[:45])

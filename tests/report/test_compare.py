@@ -121,11 +121,7 @@ def test_default_metrics_are_the_usual_ones():
     assert compare_runs(runs, metrics=["R@2", "y RP"]).shown == ["x R@2", "y R@2", "y RP"]
 
 
-def two_metrics(**values):
-    runs = runs_of("test class R@1", **values)
-    return [replace(run, metrics={**run.metrics, "test class MAP@R": 0.3}) for run in runs]
-
-
+TWO = [replace(run, metrics=run.metrics | {"test class MAP@R": 0.3}) for run in runs_of(a=A, b=B)]
 CLOSE = {"a": A, "b": B, "c": (0.5, 0.6, 0.41), "d": (0.4, 0.6, 0.4)}
 
 
@@ -135,7 +131,7 @@ CLOSE = {"a": A, "b": B, "c": (0.5, 0.6, 0.41), "d": (0.4, 0.6, 0.4)}
         (runs_of(a=A, b=B), [r"b is better than a by 8\.3 points of .* R@1 .*1\.2 to 15\.5"]),
         (runs_of(a=B, b=A), [r"b is worse than a by 8\.3 points .*1\.2 to 15\.5, 3 seeds"]),
         (runs_of(a=A, b=(0.6, 0.5, 0.5)), [r"b cannot .* 3 seeds; about 97 .* 3\.3 points"]),
-        (two_metrics(a=A, b=B), [r"^b cannot .* MAP@R", r"^b is better .* R@1"]),  # monitored first
+        (TWO, [r"^b cannot .* MAP@R", r"^b is better .* R@1"]),  # monitored first
         (runs_of(a=(0.5,), b=(0.9,)), ["--seeds"]),
         (runs_of(**CLOSE), [r"^b, c, d cannot ", r"Holm.* 3 rows"]),
         (runs_of("loss", a=(1.0, 2.0), b=(5.0, 6.001)), ["b has a higher loss than a by 4 "]),

@@ -73,7 +73,6 @@ def static(embeddings: jax.Array, labels: jax.Array, *, margin: float = 0.5) -> 
 
 
 def branching(embeddings: jax.Array, labels: jax.Array, *, margin: float = 0.5) -> jax.Array:
-    """A Python branch on a number."""
     return jnp.sum(embeddings) if margin > 0.2 else jnp.sum(embeddings**2)
 
 
@@ -161,7 +160,6 @@ def everywhere(key: Any, distances: jax.Array, pairs: Pairs) -> Pairs:
 
 
 def in_python(key: Any, distances: jax.Array, pairs: Pairs) -> Pairs:
-    """Leaves JAX."""
     return pairs if np.asarray(distances).sum() > 0 else pairs
 
 
