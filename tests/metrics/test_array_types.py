@@ -16,6 +16,16 @@ X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 Y = np.arange(20) % 4
 NAMES = np.array(["cat", "dog", "emu", "fox"])[Y]
 EXPECTED = evaluate_retrieval(X, Y)
+METRICS = (  # these read the whole array
+    metrics.uniformity,
+    lambda x: metrics.class_density(x, Y),
+    lambda x: metrics.covering_radius(x, x[:3]),
+    lambda x: metrics.violation_probability(x, Y, beta=1.0, alpha=0.5),
+    lambda x: metrics.class_covering(x, Y),
+    lambda x: metrics.proxy_distance(x[:4], x, Y),
+    lambda x: metrics.proxy_spread(x[:4].reshape(2, 2, 3)),
+    lambda x: metrics.vmf_mixture_likelihood(x, Y, x[:4], concentrations=100.0),
+)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -34,15 +44,7 @@ def test_any_byte_order_on_disk(to_disk):
     there, queries = to_disk(X, ">f4"), X + np.float32(0.1)
     chex.assert_trees_all_close(nearest(queries, there, 3), nearest(queries, X, 3), rtol=1e-6)
     assert evaluate_retrieval(queries, Y, there, Y) == evaluate_retrieval(queries, Y, X, Y)
-    for metric in (  # these read the whole array
-        lambda x: metrics.uniformity(x),
-        lambda x: metrics.class_density(x, Y),
-        lambda x: metrics.covering_radius(x, x[:3]),
-        lambda x: metrics.violation_probability(x, Y, beta=1.0, alpha=0.5),
-        lambda x: metrics.class_covering(x, Y),
-        lambda x: metrics.proxy_distance(X[:4], x, Y),
-        lambda x: metrics.vmf_mixture_likelihood(x, Y, X[:4]),
-    ):
+    for metric in METRICS:
         assert metric(there) == metric(X)
 
 
@@ -58,12 +60,7 @@ def test_variable_width_strings():
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_16_bit_numbers_are_computed_in_float32(dtype):
     narrow = jnp.asarray(X, dtype)
-    for metric in (
-        lambda x: metrics.class_covering(x, Y),
-        lambda x: metrics.proxy_distance(x[:4], x, Y),
-        lambda x: metrics.proxy_spread(jnp.reshape(x[:4], (2, 2, 3))),
-        lambda x: metrics.vmf_mixture_likelihood(x, Y, x[:4], concentrations=100.0),
-    ):
+    for metric in METRICS:
         assert metric(narrow) == metric(narrow.astype(jnp.float32))
 
 

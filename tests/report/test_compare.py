@@ -21,7 +21,6 @@ from jdml.report import (
 
 
 def runs_of(metric="test class R@1", **values):
-    """Return runs by setting, one for each seed."""
     return [
         Run(f"{name}-{seed}", {"loss": name}, seed, {metric: value})
         for name, of_seeds in values.items()
