@@ -51,11 +51,8 @@ def test_markovs_bound_holds_and_is_the_contrastive_loss(alpha: float) -> None:
     violation = metrics.violation_probability(CLASSES, Y, beta=2.0, alpha=alpha)
     assert violation.probability <= violation.bound
     assert violation.probability <= violation.worst
-    hinges = jdml.margin_loss(
-        jnp.asarray(CLASSES), jnp.asarray(Y), beta=2.0, alpha=alpha, normalize=None,
-        reduce_fn=jdml.mean,
-    )  # fmt: skip
-    np.testing.assert_allclose(violation.bound, float(hinges) / alpha, rtol=1e-4)
+    loss = jdml.margin_loss(CLASSES, Y, beta=2.0, alpha=alpha, normalize=None, reduce_fn=jdml.mean)
+    np.testing.assert_allclose(violation.bound, float(loss) / alpha, rtol=1e-4)
 
 
 def network(kernels, dense):
@@ -175,19 +172,13 @@ def test_negative_labels_are_ignored_and_names_are_labels() -> None:
 
 # A von Mises–Fisher mixture: its densities, its posterior, and ProxyNCA++ as a special case.
 
-DRAWS = np.random.default_rng(0)
-POINTS, PROXIES = (
-    DRAWS.normal(size=(12, 3)).astype(np.float32),
-    DRAWS.normal(size=(4, 3)).astype(np.float32),
-)
+POINTS, PROXIES = (RNG.normal(size=(rows, 3)).astype(np.float32) for rows in (12, 4))
 OF_POINTS = np.arange(12) % 4
 
 
 def test_mixture_with_one_concentration_is_proxy_nca_pp() -> None:
     """Eq. 4: squared distances of unit vectors are 2 − 2s."""
-    loss = jdml.proxy_nca_pp_loss(
-        jnp.asarray(POINTS), jnp.asarray(OF_POINTS), jnp.asarray(PROXIES), temperature=0.2
-    )
+    loss = jdml.proxy_nca_pp_loss(POINTS, OF_POINTS, PROXIES, temperature=0.2)
     likelihood = vmf_mixture_likelihood(POINTS, OF_POINTS, PROXIES, concentrations=2 / 0.2)
     np.testing.assert_allclose(likelihood, -float(loss), rtol=1e-5)
 
@@ -204,17 +195,13 @@ def test_mixture_with_concentrations_and_weights_per_class() -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
     hidden = np.where(np.arange(12) < 6, OF_POINTS, -1)
     half = vmf_mixture_likelihood(POINTS, hidden, PROXIES)
-    np.testing.assert_allclose(
-        half, vmf_mixture_likelihood(POINTS[:6], OF_POINTS[:6], PROXIES), rtol=1e-6
-    )
+    expected = vmf_mixture_likelihood(POINTS[:6], OF_POINTS[:6], PROXIES)
+    np.testing.assert_allclose(half, expected, rtol=1e-6)
 
 
 def test_bessel_functions_of_large_orders_and_small_arguments() -> None:
     """Uniform expansion, Abramowitz & Stegun 9.7.7; small arguments: log I_v(2x) − log I_v(x) = v log 2."""
-    for order, z in (
-        (255.0, np.array([0.01, 0.1, 1.0, 10.0])),
-        (1023.0, np.array([0.1, 0.3, 1.0])),
-    ):
+    for order, z in ((255.0, np.array([0.01, 0.1, 1, 10])), (1023.0, np.array([0.1, 0.3, 1]))):
         t = 1 / np.sqrt(1 + z**2)
         series = 1 + (3 * t - 5 * t**3) / 24 / order
         series += (81 * t**2 - 462 * t**4 + 385 * t**6) / 1152 / order**2

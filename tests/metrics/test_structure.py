@@ -73,9 +73,8 @@ def test_proxy_spread_equals_loops():
 
 
 X = RNG.normal(size=(23, 4))
-Y = np.array(
-    [7, 3, 3, 7, 0, 900, 3, 0, 7, 7, 3, -1, 0, 0, 3, 3, 7, -5, 0, 3, 7, 0, 3]
-)  # 900: one sample
+# 900: one sample
+Y = np.array([7, 3, 3, 7, 0, 900, 3, 0, 7, 7, 3, -1, 0, 0, 3, 3, 7, -5, 0, 3, 7, 0, 3])
 
 
 def by_class():
