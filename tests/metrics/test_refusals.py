@@ -176,6 +176,7 @@ PROBABILITIES = [
     (violation(X, Y, X), ValueError, "anchors and anchor_labels"),
     (violation(X[:1], Y[:1]), ValueError, "embeddings and anchors"),
     (violation(X, np.full(6, -1)), ValueError, "embeddings and anchors"),
+    (violation(BAD, Y), ValueError, r"embeddings .*row 4\b"),
     (violation(X, Y, BAD, Y), ValueError, r"anchors .*row 4\b"),
 ]
 ARRAYS = [
