@@ -92,7 +92,6 @@ def of_flow(name: str) -> Numbers:
 
 
 def of_miner(name: str) -> Numbers:
-    """Return the mined pairs."""
     record = next(miner for miner in registry.MINERS.values() if miner.builder == name)
     miner = record.build(DIM)
 

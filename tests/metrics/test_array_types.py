@@ -1,6 +1,7 @@
 """Arrays that metrics accept: of any library and byte order, with classes by number or name."""
 
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,12 +16,25 @@ X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 Y = np.arange(20) % 4
 NAMES = np.array(["cat", "dog", "emu", "fox"])[Y]
 EXPECTED = evaluate_retrieval(X, Y)
+METRICS = (  # these read the whole array
+    metrics.uniformity,
+    lambda x: metrics.class_density(x, Y),
+    lambda x: metrics.covering_radius(x, x[:3]),
+    lambda x: metrics.violation_probability(x, Y, beta=1.0, alpha=0.5),
+    lambda x: metrics.class_covering(x, Y),
+    lambda x: metrics.proxy_distance(x[:4], x, Y),
+    lambda x: metrics.proxy_spread(x[:4].reshape(2, 2, 3)),
+    lambda x: metrics.vmf_mixture_likelihood(x, Y, x[:4], concentrations=100.0),
+)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_any_byte_order(order):
+def test_any_byte_order_and_width(order):
     x, y = X.astype(f"{order}f4"), Y.astype(f"{order}i8")
     assert evaluate_retrieval(x, y) == EXPECTED
+    for wide in (False, True):
+        with jax.enable_x64(wide):
+            assert evaluate_retrieval(X.astype(f"{order}f8"), y) == EXPECTED
     chex.assert_trees_all_equal(nearest(x, x, 3), nearest(X, X, 3))
     assert metrics.class_density(x, y) == metrics.class_density(X, Y)
     assert metrics.uniformity(X.astype(f"{order}f8")) == metrics.uniformity(X)
@@ -30,15 +44,7 @@ def test_any_byte_order_on_disk(to_disk):
     there, queries = to_disk(X, ">f4"), X + np.float32(0.1)
     chex.assert_trees_all_close(nearest(queries, there, 3), nearest(queries, X, 3), rtol=1e-6)
     assert evaluate_retrieval(queries, Y, there, Y) == evaluate_retrieval(queries, Y, X, Y)
-    for metric in (  # these read the whole array
-        lambda x: metrics.uniformity(x),
-        lambda x: metrics.class_density(x, Y),
-        lambda x: metrics.covering_radius(x, x[:3]),
-        lambda x: metrics.violation_probability(x, Y, beta=1.0, alpha=0.5),
-        lambda x: metrics.class_covering(x, Y),
-        lambda x: metrics.proxy_distance(X[:4], x, Y),
-        lambda x: metrics.vmf_mixture_likelihood(x, Y, X[:4]),
-    ):
+    for metric in METRICS:
         assert metric(there) == metric(X)
 
 
@@ -54,12 +60,7 @@ def test_variable_width_strings():
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_16_bit_numbers_are_computed_in_float32(dtype):
     narrow = jnp.asarray(X, dtype)
-    for metric in (
-        lambda x: metrics.class_covering(x, Y),
-        lambda x: metrics.proxy_distance(x[:4], x, Y),
-        lambda x: metrics.proxy_spread(jnp.reshape(x[:4], (2, 2, 3))),
-        lambda x: metrics.vmf_mixture_likelihood(x, Y, x[:4], concentrations=100.0),
-    ):
+    for metric in METRICS:
         assert metric(narrow) == metric(narrow.astype(jnp.float32))
 
 
@@ -72,9 +73,10 @@ def test_arrays_of_other_libraries(library):
     assert nearest(array_of(library, kind, X), X, 2)[1].shape == (20, 2)
 
 
-def test_labels_as_keyword_list_or_objects():
+def test_labels_as_keyword_list_objects_or_hashes():
     objects = np.array([np.int64(label) for label in Y], object)
-    for labels in (Y, list(NAMES), Y.astype(object), NAMES.astype(object), objects):
+    hashes = Y.astype(np.uint64) + np.uint64(2**62 + 2**31)  # negative ones in int32
+    for labels in (Y, list(NAMES), Y.astype(object), NAMES.astype(object), objects, hashes):
         assert evaluate_retrieval(queries=X, labels=labels, gallery=None) == EXPECTED
     by_number, by_name = (
         evaluate_retrieval(X[:9], labels[:9], X, labels, self_index=np.arange(9))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdml.metrics import open_set, pairwise_distances, rejection_threshold, verification
+from jdml.metrics import open_set, rejection_threshold, verification
 from oracles import metrics as oracle
 
 FAR = (0.3, 0.1, 1e-2, 0.0)
@@ -66,7 +66,6 @@ def test_roc_and_auc_equal_scikit_learns():
 
 
 def rates_of(measured):
-    """Return the measures that are not counts of pairs."""
     return {name: value for name, value in measured.items() if name not in ("right", "wrong")}
 
 
@@ -114,19 +113,6 @@ def test_outlier_does_not_widen_the_bins():
     areas = [rates.pop("AUC") for rates in (expected, actual)]
     chex.assert_trees_all_close(actual, expected, rtol=2e-5)
     assert areas[1] == pytest.approx(areas[0], abs=1e-3)  # the far row's own distances tie
-
-
-def test_row_on_disk_that_is_not_finite_is_refused(to_disk):
-    x, y = some(3, 8)
-    broken = np.where(np.arange(8)[:, None] == 5, np.nan, x)
-    with pytest.raises(ValueError, match=r"^gallery .*row 5\b"):
-        verification(x, y, to_disk(broken), y)
-
-
-def test_threshold_between_adjacent_floats_is_the_lower():
-    lower = np.nextafter(1.0, 2.0)  # the midpoint rounds up
-    both = np.array([lower, np.nextafter(lower, 2.0)])
-    assert pairwise_distances.Curve(both, np.ones(2), np.ones(2)).threshold(0) == lower
 
 
 def test_interval_contains_the_population_threshold():

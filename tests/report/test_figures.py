@@ -79,24 +79,16 @@ def test_rows_without_a_class_in_figures():
         assert last == ["alone", "(no class)", "(no class)"]
 
 
-def test_characters_without_a_font_are_escaped(cloud, tmp_path, recwarn):
-    names = ["ärger", "\U000f0001", "z\n"]  # private: in no font
-    figure = report.embedding_map(*cloud, class_names=names)
-    figure.savefig(tmp_path / "map.png")
-    shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown[:2] == ["ärger", r"\U000f0001"]
-    assert [str(w.message) for w in recwarn if "Glyph" in str(w.message)] == []
-
-
-def test_names_in_figures_are_not_read_as_formulas(cloud, tmp_path):
-    """Dollar signs and a leading underscore are shown as text, also in legends."""
+def test_any_names_are_text_in_figures(cloud, tmp_path, recwarn):
+    """Dollar signs, a leading underscore and a character without a font, also in legends."""
     x, y = cloud
-    names = ["$5", "a$b$", "_$\\foo$"]
+    names = ["ärger $5", "\U000f0001 a$b$", "_$\\foo$"]
     figure = report.embedding_map(x, y, class_names=names)
-    shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown == [r"\$5", r"a\$b\$", r" _\$\foo\$"]  # an escaped dollar is drawn as one
     figure.savefig(tmp_path / "map.png")
-    report.confusions(x, np.roll(y, 1), class_names=names).savefig(tmp_path / "c.png")
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == [r"ärger \$5", r"\U000f0001 a\$b\$", r" _\$\foo\$"]  # \$ is drawn as one
     images = np.zeros((24, 4, 4, 1), np.uint8)
     report.gallery(images, x, y, queries=2, class_names=names).savefig(tmp_path / "g.png")
     report.scatter_grid([("p", x[:, :2], y)], tmp_path / "s.svg", class_names=names)
+    assert [str(w.message) for w in recwarn if "Glyph" in str(w.message)] == []
+    report.confusions(x, np.roll(y, 1), class_names=names).savefig(tmp_path / "c.png")

@@ -94,18 +94,17 @@ def test_folds_of_an_unfinished_benchmark_have_validation_scores(tmp_path):
 
 
 def test_study_is_read(tmp_path, monkeypatch):
-    records = []
-    for method, seed in itertools.product(("EPS", "MS"), (1, 2)):
-        job = {"name": f"{method}-{seed}", "method": method, "seed": seed}
-        scores = {"R@1": seed / 4, "spectrum": [1, 2]}
-        records.append({"name": job["name"], "job": job, "metrics": scores, "seconds": 2.0})
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "results.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
-    monkeypatch.chdir(tmp_path / "s")
-    for places in ([tmp_path / "s"], [tmp_path / "s" / "results.jsonl"], [tmp_path / "s", "."]):
+    records = [
+        {"name": f"{method}-{seed}", "job": {"method": method, "seed": seed}, "seconds": 2.0}
+        | {"metrics": {"R@1": seed / 4, "spectrum": [1, 2]}}
+        for method, seed in itertools.product(("EPS", "MS"), (1, 2))
+    ]
+    (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    monkeypatch.chdir(tmp_path)
+    for places in ([tmp_path], ["results.jsonl"], [tmp_path, "."]):
         rows = compare_runs(read_runs(*places)).rows
-        found = {row.name: row.values["R@1"] for row in rows}
-        assert found == {"EPS": [0.25, 0.5], "MS": [0.25, 0.5]}
+        expected = {"EPS": [0.25, 0.5], "MS": [0.25, 0.5]}
+        assert {row.name: row.values["R@1"] for row in rows} == expected
 
 
 def test_embeddings_in_a_file_are_read(tmp_path):
@@ -128,10 +127,7 @@ def test_embeddings_in_a_file_are_read(tmp_path):
 def test_paths_without_runs_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.txt").write_text("")
-    (tmp_path / "b.npz").write_text("no zip")
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        read_runs(tmp_path / "nowhere")
-    for name in ("empty", "a.txt", "b.npz"):
+    for name in ("empty", "a.txt"):
         with pytest.raises(ValueError, match=rf"\b{name}\b"):
             read_runs(tmp_path / name)
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
-from jdml.metrics import expand_queries, rerank
+from jdml.metrics.reranking import look_again
 from jdml.report.images import search_images
 from jdml.runs.embedding_io import EmbeddingTable
 
@@ -31,14 +32,11 @@ def test_second_look_excludes_the_query(tmp_path, second_look):
     for name in names:
         Path(name).write_text(name)
     gallery = EmbeddingTable(x, None, names)
-    found = search_images(x[:3], names[:3].tolist(), gallery, 14, np.inf, second_look)
+    answers = search_images(x[:3], names[:3].tolist(), gallery, 14, np.inf, second_look)
     own = np.arange(3)
-    if second_look == "expand":
-        moved = expand_queries(x[:3], x, k=10, self_index=own)
-        apart = np.linalg.norm(np.asarray(moved)[:, None] - x, axis=-1)
-    else:
-        apart = np.array(rerank(x[:3], x, self_index=own))
+    moved, _, _, apart = look_again(second_look, x[:3], x, own)
+    apart = cdist(moved, x) if apart is None else np.array(apart)
     apart[own, own] = np.inf
-    for row, answer in enumerate(found):
+    for row, answer in enumerate(answers):
         expected = apart[row].argsort()[:14]
         assert [hit["file"] for hit in answer["hits"]] == names[expected].tolist()

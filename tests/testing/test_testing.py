@@ -14,25 +14,17 @@ from jdml.testing import LOSS_CHECKS, LossCase, check_loss, check_miner
 
 
 def good(
-    embeddings: jax.Array,
-    labels: jax.Array,
-    *,
-    margin: float = 0.5,
-    where: jax.Array | None = None,
-    reduce_fn: Any = jdml.mean,
-) -> jax.Array:
+    embeddings: Any, labels: Any, *, margin: Any = 0.5, where: Any = None, reduce_fn=jdml.mean
+):
     """A custom loss in plain JAX: (s_ij − margin·1[same])² over all pairs."""
     where = (labels >= 0) & (jnp.ones(labels.shape, bool) if where is None else where)
-    x = jdml.sphere(jnp.where(where[:, None], embeddings, 0).astype(_wide(embeddings)))
+    wide = jnp.promote_types(embeddings.dtype, jnp.float32)
+    x = jdml.sphere(jnp.where(where[:, None], embeddings, 0).astype(wide))
     same = labels[:, None] == labels[None, :]
     terms = jnp.square(x @ x.T - jnp.where(same, 1.0, margin))
     pairs = where[:, None] & where[None, :] & ~jnp.eye(labels.size, dtype=bool)
     terms = jnp.where(pairs, terms, 0)
     return terms if reduce_fn is None else reduce_fn(terms, where=pairs)
-
-
-def _wide(x: jax.Array) -> Any:
-    return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def test_custom_loss_passes() -> None:
@@ -81,7 +73,6 @@ def static(embeddings: jax.Array, labels: jax.Array, *, margin: float = 0.5) -> 
 
 
 def branching(embeddings: jax.Array, labels: jax.Array, *, margin: float = 0.5) -> jax.Array:
-    """A Python branch on a number."""
     return jnp.sum(embeddings) if margin > 0.2 else jnp.sum(embeddings**2)
 
 
@@ -119,18 +110,6 @@ def batched(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Arr
     return summed(embeddings)
 
 
-class Impure:
-    """Counts its traces, and returns another value each time."""
-
-    def __init__(self) -> None:
-        self.traces = 0
-
-    def __call__(self, embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
-        """Multiply by the number of the trace."""
-        self.traces += 1
-        return self.traces * jnp.sum(embeddings)
-
-
 BAD = [
     (eager, "jit", "eager"),
     (rooted, "degenerate", "identical"),
@@ -144,19 +123,14 @@ BAD = [
     (half, "references", "references"),
     (half, "reductions", "reduce_fn"),
     (batched, "transforms", "vmap"),
-    (Impure(), "transforms", "checkpoint"),
+    (branching, "traces", "boolean"),
 ]
 
 
 @pytest.mark.parametrize(("loss_fn", "check", "message"), BAD)
 def test_wrong_losses_are_found(loss_fn: Any, check: str, message: str) -> None:
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises((AssertionError, TypeError), match=message):
         LOSS_CHECKS[check](LossCase(loss_fn))
-
-
-def test_python_branch_on_a_hyper_parameter_is_found() -> None:
-    with pytest.raises(jax.errors.TracerBoolConversionError):
-        LOSS_CHECKS["traces"](LossCase(branching))
 
 
 @pytest.mark.parametrize(
@@ -189,17 +163,18 @@ def in_python(key: Any, distances: jax.Array, pairs: Pairs) -> Pairs:
     return pairs if np.asarray(distances).sum() > 0 else pairs
 
 
-@pytest.mark.parametrize(
-    ("miner", "message"), [(swap, "given"), (as_numbers, "boolean"), (everywhere, "distances")]
-)
+BAD_MINERS = [
+    (swap, "given"),
+    (as_numbers, "boolean"),
+    (everywhere, "distances"),
+    (in_python, "__array__"),
+]
+
+
+@pytest.mark.parametrize(("miner", "message"), BAD_MINERS)
 def test_wrong_miners_are_found(miner: Any, message: str) -> None:
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises((AssertionError, TypeError), match=message):
         check_miner(miner)
-
-
-def test_miner_that_leaves_jax_is_found() -> None:
-    with pytest.raises(jax.errors.TracerArrayConversionError):
-        check_miner(in_python)
 
 
 def test_missing_chex_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
