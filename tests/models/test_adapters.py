@@ -222,13 +222,6 @@ def test_equinox_modules_with_a_state(tmp_path):
         fit(training.Frozen(eqx.nn.make_with_state(WithState)(), "norm/.*"))
 
 
-def test_equinox_convolutions_take_images_with_their_channels_last():
-    model = as_model(eqx.nn.Conv2d(3, 4, 3, key=KEY))
-    images = jax.random.normal(KEY, (2, 8, 7, 3))
-    embeddings = model.apply(model.init(KEY, images), images)
-    np.testing.assert_array_equal(embeddings, jax.vmap(model.module)(jnp.moveaxis(images, -1, 1)))
-
-
 class Pictures(eqx.Module):
     """Takes a row [H, W, C]; two of its paths are equal with slashes between, one ends in "value"."""
 
@@ -239,12 +232,19 @@ class Pictures(eqx.Module):
         return self.parts["a/b"] @ x.mean((0, 1)) * self.value + self.parts["a"]["b"]
 
 
-def test_equinox_modules_take_images_as_they_are_if_they_can():
-    parts = {"a/b": jnp.ones((2, 3)), "a": {"b": jnp.arange(2.0)}}
-    model = as_model(Pictures(parts, value=jnp.array(2.0)))
-    images = jax.random.normal(KEY, (2, 8, 7, 3))
+PARTS = {"a/b": jnp.ones((2, 3)), "a": {"b": jnp.arange(2.0)}}
+
+
+@pytest.mark.parametrize(
+    ("module", "channels"),
+    [(eqx.nn.Conv2d(3, 4, 3, key=KEY), 1), (Pictures(PARTS, jnp.array(2.0)), 3)],
+)
+def test_equinox_modules_take_images_as_they_are_if_they_can(module, channels):
+    """Otherwise, like convolutions, with their channels first."""
+    model, images = as_model(module), jax.random.normal(KEY, (2, 8, 7, 3))
     embeddings = model.apply(model.init(KEY, images), images)
-    np.testing.assert_array_equal(embeddings, jax.vmap(model.module)(images))
+    expected = jax.vmap(module)(jnp.moveaxis(images, -1, channels))
+    np.testing.assert_array_equal(embeddings, expected)
 
 
 # Functions
@@ -363,15 +363,9 @@ def test_backbone_and_head_are_checked_separately():
 
 
 def test_several_outputs_need_an_objective_that_takes_them():
-    several = init, lambda params, images: {"embeddings": apply(params, images)}
+    """tests/use/test_fit.py trains with one."""
     with pytest.raises(TypeError, match=r"^embeddings\b"):
-        fit(several)
-
-    def loss(params, embeddings, labels, **more):
-        return OBJECTIVE.loss(params, embeddings["embeddings"], labels, **more)
-
-    parts = OBJECTIVE._replace(loss=loss), optax.sgd(0.1), SET, data.RandomBatchSampler(24, 8)
-    assert training.fit(several, *parts, steps=1, progress=False).state.step == 1
+        fit((init, lambda params, images: {"embeddings": apply(params, images)}))
 
 
 def test_factory_gets_the_recipes_arguments(monkeypatch):
