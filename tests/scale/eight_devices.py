@@ -119,7 +119,6 @@ def train(name: str, devices: int | None, *, batch: int = 4, **settings: Any) ->
     if devices is not None:
         where["mesh"] = grid_of(devices)
         where["shard"] = {"proxies": P("data")} if "proxies" in roles else None
-    where |= {name: settings.pop(name) for name in ("mesh", "shard") if name in settings}
     chosen = {
         "steps": STEPS,
         "run": RunConfig(**{"log_every": 10, **settings.pop("run", {})}),
