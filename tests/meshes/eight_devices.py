@@ -7,10 +7,6 @@ empty string. `test_meshes.py` runs all.
 """
 
 import functools
-import gc
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -145,29 +141,20 @@ def nir_on_a_mesh() -> None:
 
 @check
 def learned_hyper_parameters() -> None:
-    """Gradients by replicated parameters are complete, and counted once."""
+    """Gradients by replicated parameters are complete, and counted once; samples' own are sharded with their rows."""
     beta = np.linspace(0.8, 1.3, 5).astype(np.float32)
-
-    def margin(x: Any, y: Any, b: Any, **more: Any) -> Any:
-        return jdml.margin_loss(x, y, beta=b, **more)
+    own = (RNG.normal(size=B) / 10).astype(np.float32)
 
     def star(x: Any, y: Any, b: Any, **more: Any) -> Any:
         return jdml.proxy_nca_margin_loss(x, y, jnp.asarray(PROXIES), alpha=b[0] + 3.0, **more)
 
-    for function in (margin, star):
+    for function, learned, spec in (
+        (lambda x, y, b, **more: jdml.margin_loss(x, y, beta=b, **more), beta, P()),
+        (star, beta, P()),
+        (lambda x, y, b, **more: jdml.margin_loss(x, y, sample_beta=b, **more), own, ROWS),
+    ):
         step = jax.value_and_grad(function, (0, 2))
-        check_on_eight(step, (X, Y, beta), (ROWS, ROWS, P()), (P(), (ROWS, P())))
-
-
-@check
-def sample_betas_are_sharded_with_their_rows() -> None:
-    own = (RNG.normal(size=B) / 10).astype(np.float32)
-
-    def margin(x: Any, y: Any, b: Any, **more: Any) -> Any:
-        return jdml.margin_loss(x, y, sample_beta=b, **more)
-
-    step = jax.value_and_grad(margin, (0, 2))
-    check_on_eight(step, (X, Y, own), (ROWS,) * 3, (P(), ROWS))
+        check_on_eight(step, (X, Y, learned), (ROWS, ROWS, spec), (P(), (ROWS, spec)))
 
 
 @check
@@ -313,19 +300,5 @@ def each_device_does_an_eighth_of_the_work() -> None:
     assert not too_much, too_much
 
 
-def main() -> None:
-    # Traces make millions of objects, nearly none of them garbage: look for it a hundred times less often.
-    gc.freeze()
-    gc.set_threshold(70_000, 20, 20)
-    part, parts = map(int, sys.argv[2].split("/"))
-    chosen = CHECKS.holding(sys.argv[3:])
-    # The checks of one loss share the one-device result, so they stay in one part.
-    chosen = Checks(
-        {n: c for n, c in chosen.items() if sum(map(ord, n.split(", ")[-1])) % parts == part}
-    )
-    results, seconds = chosen.run()
-    Path(sys.argv[1]).write_text(json.dumps({"results": results, "seconds": seconds}, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    CHECKS.main()

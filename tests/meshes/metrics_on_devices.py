@@ -31,48 +31,42 @@ check = CHECKS.add
 def nearest_and_retrieval_with_a_sharded_gallery() -> None:
     gallery = RNG.integers(-2, 3, (32, 3)).astype(np.float32)  # many ties
     labels = RNG.integers(0, 6, 32)
-    queries, query_labels = gallery[:10] + 0.25, labels[:10]
-    broken = np.arange(32)[:, None] == 17
+    queries, few = gallery[:10] + 0.25, (gallery[:8] + 0.25, labels[:8])
     evaluate, nearest = jdml.evaluate_retrieval, jdml.nearest
-    expected = evaluate(gallery, labels)
     own = np.where(np.arange(32) % 3, np.arange(32)[::-1], -1)
     some = functools.partial(evaluate, gallery[::-1].copy(), labels[::-1], self_index=own)
-    among = functools.partial(nearest, k=5, exclude_self=True)
     groups, pairs = (np.arange(32) % 3,) * 2, np.arange(32 * 32).reshape(32, 32) % 5 < 2
-    for kind in (EXPLICIT, AUTO):
-        rows = NamedSharding(mesh(kind, 8), P("data"))
-        there = jax.device_put(gallery, rows)
-        assert_same(nearest(queries, there, 9), nearest(queries, gallery, 9))
-        assert_same(among(there, there), among(gallery, gallery))
-        assert evaluate(there, labels) == expected
-        assert some(there, labels, ignore=groups) == some(gallery, labels, ignore=groups)
-        pair = {"relevant": pairs, "mrr": True}
-        assert evaluate(there, None, **pair) == evaluate(gallery, None, **pair)
-        assert evaluate(there, labels, mrr=True) == evaluate(gallery, labels, mrr=True)
-        few = put(mesh(kind, 8), (queries[:8], query_labels[:8]), [P("data")] * 2)
-        assert evaluate(*few, there, labels) == evaluate(
-            queries[:8], query_labels[:8], gallery, labels
-        )
-    rows = NamedSharding(mesh(EXPLICIT, 8), P("data"))
-    there = jax.device_put(gallery, rows)
-    assert_same(nearest(queries, there, 3), nearest(queries, gallery, 3))
-    actual = evaluate(queries, query_labels, there, jax.device_put(labels, rows), map_at=(9,))
-    assert actual == evaluate(queries, query_labels, gallery, labels, map_at=(9,))
-    assert some(there, labels) == some(gallery, labels)
-    assert some(there, labels, ignore=pairs) == some(gallery, labels, ignore=pairs)
-    few = put(mesh(EXPLICIT, 8), (queries[:8], query_labels[:8]), [P("data")] * 2)
-    assert evaluate(*few, gallery, labels) == evaluate(
-        queries[:8], query_labels[:8], gallery, labels
+    calls = (
+        lambda x, y: evaluate(x, y),
+        lambda x, y: evaluate(x, y, mrr=True),
+        lambda x, y: evaluate(x, None, relevant=pairs, mrr=True),
+        lambda x, y: evaluate(queries, labels[:10], x, y, map_at=(9,)),
+        lambda x, y: evaluate(*few, x, y),
+        lambda x, y: some(x, y),
+        lambda x, y: some(x, y, ignore=groups),
+        lambda x, y: some(x, y, ignore=pairs),
+        lambda x, y: nearest(queries, x, 9),
+        lambda x, y: nearest(x, x, k=5, exclude_self=True),
     )
+    for kind in (EXPLICIT, AUTO):
+        there, there_labels = put(mesh(kind, 8), (gallery, labels), [P("data")] * 2)
+        for call in calls:
+            assert_same(call(there, labels), call(gallery, labels))
+        sharded = put(mesh(kind, 8), few, [P("data")] * 2)
+        for arrays in ((gallery, labels), (there, labels), (there, there_labels)):
+            assert evaluate(*sharded, *arrays) == evaluate(*few, gallery, labels)
+    grid = mesh(EXPLICIT, 8)
+    rows = NamedSharding(grid, P("data"))
+    there, expected = jax.device_put(gallery, rows), evaluate(gallery, labels)
     apart = jax.device_put(np.square(gallery[:, None] - gallery).sum(axis=-1), rows)
     assert evaluate(there, labels, distances=apart) == expected
     with pytest.warns(UserWarning, match="^32 of 32 "):
         evaluate(gallery, labels, there, labels)
+    broken = np.arange(32)[:, None] == 17
     with pytest.raises(ValueError, match=r"^gallery .*row 17\b"):
         nearest(queries, jax.device_put(np.where(broken, np.nan, gallery), rows), 2)
-    grid = mesh(EXPLICIT, 8)
     with jax.set_mesh(grid):
-        there = jax.device_put(gallery, NamedSharding(grid, P("data")))
+        there = jax.device_put(gallery, rows)
         assert evaluate(there, labels) == pytest.approx(expected, rel=1e-6)
         assert_same(nearest(queries, there, 3), nearest(queries, gallery, 3))
         uniformity = jdml.metrics.uniformity(there)

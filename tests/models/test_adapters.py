@@ -2,7 +2,6 @@
 
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import equinox as eqx
 import flax.linen as nn
@@ -12,6 +11,8 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from models import networks
+from models.networks import Unknown, Variables, linen
 
 import jdml
 from jdml import data, objectives, training
@@ -21,16 +22,14 @@ from jdml.recipes import NetworkConfig, Recipe
 from jdml.training.train_recipe import make_network
 
 FEATURES = np.random.default_rng(0).normal(size=(24, 6)).astype(np.float32)
-LABELS = np.arange(24) % 4
-SET = data.Dataset("features", FEATURES, LABELS)
+SET = data.Dataset("features", FEATURES, np.arange(24) % 4)
 OBJECTIVE = objectives.pair(jdml.triplet_loss)
 KEY = jax.random.key(0)
 
 
-def fit(model, folder=None, train=SET, sampler=None, **settings):
-    settings = {"steps": 2, "progress": False, "run": folder, **settings}
-    sampler = sampler or data.RandomBatchSampler(24, 8)
-    return training.fit(model, OBJECTIVE, optax.adam(1e-2), train, sampler, **settings)
+def fit(model, folder=None, steps=2):
+    parts = OBJECTIVE, optax.adam(1e-2), SET, data.RandomBatchSampler(24, 8)
+    return training.fit(model, *parts, steps=steps, run=folder, progress=False)
 
 
 def trained(model, folder):
@@ -53,103 +52,10 @@ def means(stats):
     return [x for path, x in leaves if "mean" in str(path)]
 
 
-# Linen
-
-
-def linen(flag, inverted=False):
-    """Return a Linen module whose call has a flag of this name."""
-    scope = {"nn": nn}
-    exec(
-        f"class Net(nn.Module):\n"
-        f"    @nn.compact\n"
-        f"    def __call__(self, x, {flag}=False):\n"
-        f"        on = {'not ' if inverted else ''}{flag}\n"
-        f"        x = nn.BatchNorm(use_running_average=not on)(nn.Dense(5)(x))\n"
-        f"        return nn.Dense(3)(nn.Dropout(0.2, deterministic=not on)(x))\n",
-        scope,
-    )
-    return scope["Net"]()
-
-
-class Attribute(nn.Module):
-    training: bool = False
-    mode: Any = 3  # not a training mode
-
-    @nn.compact
-    def __call__(self, x):
-        x = nn.BatchNorm(use_running_average=not self.training)(nn.Dense(5)(x))
-        return nn.Dense(3)(nn.Dropout(0.2, deterministic=not self.training)(x))
-
-
-def sequential():
-    """Return layers without a mode, and modules with a flag each."""
-    layers = nn.Dense(5), nn.relu, nn.BatchNorm(), nn.Dropout(0.2)
-    return nn.Sequential([*layers, Attribute(True), linen("is_training")])
-
-
-class Collections(nn.Module):
-    """Running values in other collections, a sown value, noise from another stream."""
-
-    @nn.compact
-    def __call__(self, x, training=False):
-        count = self.variable("counts", "rows", jnp.zeros, ())
-        if training:
-            count.value += len(x)
-        x = nn.SpectralNorm(nn.Dense(3))(x, update_stats=training)
-        self.sow("intermediates", "x", x)
-        return x + jax.random.normal(self.make_rng("noise"), x.shape) if training else x
-
-
 @pytest.mark.slow  # another program
 def test_other_linen_collections_are_carried(tmp_path):
-    state = trained(Collections(), tmp_path)
+    state = trained(networks.Collections(), tmp_path)
     assert state.batch_stats["~counts"]["rows"] == 16
-
-
-class Unknown(nn.Module):
-    learning: bool = False
-
-    @nn.compact
-    def __call__(self, x):
-        return nn.BatchNorm(use_running_average=not self.learning)(nn.Dense(5)(x))
-
-
-# NNX
-
-
-class Kind(nnx.Variable):
-    pass
-
-
-class Nnx(nnx.Module):
-    def __init__(self, seed=0):
-        rngs = nnx.Rngs(seed, noise=seed + 1)
-        self.first, self.norm = nnx.Linear(6, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
-        self.drop, self.last = nnx.Dropout(0.5, rngs=rngs), nnx.Linear(4, 3, rngs=rngs)
-        self.rngs = rngs
-
-    def __call__(self, x):
-        return self.last(self.drop(self.norm(self.first(x))))
-
-
-class Variables(Nnx):
-    def __init__(self, seed=0):
-        super().__init__(seed)
-        self.kind, self.cache = Kind(jnp.ones(())), nnx.Cache(jnp.zeros(4))
-        self.number, self.array = nnx.Variable(jnp.zeros((), jnp.int32)), jnp.ones(3)
-
-    def __call__(self, x):
-        x = self.norm(self.first(x))
-        self.kind[...] += jax.random.uniform(self.rngs.noise())
-        self.cache[...] = 0.9 * self.cache[...] + x.mean(0)
-        self.number[...] += 1
-        return self.last(self.drop(x)) * self.array
-
-
-def nnx_sequential():
-    rngs = nnx.Rngs(0)
-    layers = nnx.Linear(6, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs), jax.nn.relu
-    return nnx.Sequential(*layers, nnx.Dropout(0.1, rngs=rngs), nnx.Linear(4, 3, rngs=rngs))
 
 
 def test_all_variables_of_an_nnx_module_are_carried(tmp_path):
@@ -161,7 +67,7 @@ def test_all_variables_of_an_nnx_module_are_carried(tmp_path):
 
 
 def test_nnx_dropout_uses_the_steps_key():
-    model = as_model(Nnx())
+    model = as_model(networks.Nnx())
     variables = model.init(None, None)
     drawn = [
         model.apply(variables, FEATURES, train=True, rngs={"dropout": jax.random.key(seed)})[0]
@@ -177,74 +83,27 @@ def test_bridge_from_linen_to_nnx_switches_modes():
     assert all((leaf != 0).any() for leaf in jax.tree.leaves(stats))
 
 
-class WithKey(Nnx):
-    def __init__(self):
-        super().__init__()
-        self.key = nnx.Variable(jax.random.key(0))
-
-
-class UnknownNnx(Nnx):
-    def __call__(self, x, learning=False):
-        return self.drop(self.first(x), deterministic=not learning)
-
-
-# Equinox
-
-
-class WithState(eqx.Module):
-    linear: eqx.nn.Linear
-    norm: eqx.nn.BatchNorm
-    drop: eqx.nn.Dropout
-    number: jax.Array
-
-    def __init__(self, axis="rows"):
-        self.linear, self.drop = eqx.nn.Linear(6, 3, key=KEY), eqx.nn.Dropout(0.2)
-        self.norm, self.number = eqx.nn.BatchNorm(3, axis, mode="batch"), jnp.arange(3)
-
-    def __call__(self, x, state, *, key):
-        x, state = self.norm(self.linear(x), state)
-        return self.drop(x, key=key), state
-
-
-class UnknownEquinox(eqx.Module):
-    linear: eqx.nn.Linear = eqx.nn.Linear(6, 3, key=KEY)
-    drop: eqx.nn.Dropout = eqx.nn.Dropout(0.5)
-
-    def __call__(self, x, *, key, learning=False):
-        return self.drop(self.linear(x), key=key, inference=not learning)
-
-
 def test_equinox_modules_with_a_state(tmp_path):
-    stats = trained(eqx.nn.make_with_state(WithState)(), tmp_path).batch_stats
+    stats = trained(eqx.nn.make_with_state(networks.WithState)(), tmp_path).batch_stats
     assert set(stats) == {"fixed", "state"}
     assert float(jnp.abs(stats["state"]["1"]["0"]).max()) > 0
     with pytest.raises(ValueError, match=r"^pattern\b.*norm"):
-        fit(training.Frozen(eqx.nn.make_with_state(WithState)(), "norm/.*"))
+        fit(training.Frozen(eqx.nn.make_with_state(networks.WithState)(), "norm/.*"))
 
 
-def test_equinox_convolutions_take_images_with_their_channels_last():
-    model = as_model(eqx.nn.Conv2d(3, 4, 3, key=KEY))
-    images = jax.random.normal(KEY, (2, 8, 7, 3))
+PARTS = {"a/b": jnp.ones((2, 3)), "a": {"b": jnp.arange(2.0)}}
+
+
+@pytest.mark.parametrize(
+    ("module", "channels"),
+    [(eqx.nn.Conv2d(3, 4, 3, key=KEY), 1), (networks.Pictures(PARTS, jnp.array(2.0)), 3)],
+)
+def test_equinox_modules_take_images_as_they_are_if_they_can(module, channels):
+    """Otherwise, like convolutions, with their channels first."""
+    model, images = as_model(module), jax.random.normal(KEY, (2, 8, 7, 3))
     embeddings = model.apply(model.init(KEY, images), images)
-    np.testing.assert_array_equal(embeddings, jax.vmap(model.module)(jnp.moveaxis(images, -1, 1)))
-
-
-class Pictures(eqx.Module):
-    """Takes a row [H, W, C]; two of its paths are equal with slashes between, one ends in "value"."""
-
-    parts: dict
-    value: jax.Array
-
-    def __call__(self, x):
-        return self.parts["a/b"] @ x.mean((0, 1)) * self.value + self.parts["a"]["b"]
-
-
-def test_equinox_modules_take_images_as_they_are_if_they_can():
-    parts = {"a/b": jnp.ones((2, 3)), "a": {"b": jnp.arange(2.0)}}
-    model = as_model(Pictures(parts, value=jnp.array(2.0)))
-    images = jax.random.normal(KEY, (2, 8, 7, 3))
-    embeddings = model.apply(model.init(KEY, images), images)
-    np.testing.assert_array_equal(embeddings, jax.vmap(model.module)(images))
+    expected = jax.vmap(module)(jnp.moveaxis(images, -1, channels))
+    np.testing.assert_array_equal(embeddings, expected)
 
 
 # Functions
@@ -281,9 +140,9 @@ class Unhashable:
 @pytest.mark.parametrize(
     "make",
     [
-        Attribute,
-        pytest.param(sequential, marks=pytest.mark.slow),  # another program
-        nnx_sequential,
+        networks.Attribute,
+        pytest.param(networks.sequential, marks=pytest.mark.slow),  # another program
+        networks.nnx_sequential,
         lambda: eqx.nn.MLP(6, 3, 8, 1, key=KEY),
         lambda: (init, noisy),
         lambda: SimpleNamespace(init=init, apply=apply),
@@ -316,12 +175,12 @@ def test_bound_methods_stand_for_their_module():
 # Refusals, each before any file
 
 
-UNKNOWN = [lambda: linen("learning"), Unknown, UnknownNnx, UnknownEquinox]
+UNKNOWN = [lambda: linen("learning"), Unknown, networks.UnknownNnx, networks.UnknownEquinox]
 REFUSED = [
     *((make, ValueError, "train_flag") for make in UNKNOWN),
     (lambda: linen("mode", True), ValueError, "train_flag"),
     (lambda: Unknown(True), ValueError, "train_flag"),
-    (WithKey, TypeError, "key"),
+    (networks.WithKey, TypeError, "key"),
     (lambda: nn.Dense, TypeError, "Dense"),
     (lambda: None, TypeError, "None"),
 ]
@@ -363,29 +222,23 @@ def test_backbone_and_head_are_checked_separately():
 
 
 def test_several_outputs_need_an_objective_that_takes_them():
-    several = init, lambda params, images: {"embeddings": apply(params, images)}
+    """tests/use/test_fit.py trains with one."""
     with pytest.raises(TypeError, match=r"^embeddings\b"):
-        fit(several)
-
-    def loss(params, embeddings, labels, **more):
-        return OBJECTIVE.loss(params, embeddings["embeddings"], labels, **more)
-
-    parts = OBJECTIVE._replace(loss=loss), optax.sgd(0.1), SET, data.RandomBatchSampler(24, 8)
-    assert training.fit(several, *parts, steps=1, progress=False).state.step == 1
+        fit((init, lambda params, images: {"embeddings": apply(params, images)}))
 
 
 def test_factory_gets_the_recipes_arguments(monkeypatch):
     """A factory that requires other arguments is refused."""
-    given = []
+    calls = []
 
     def net(dim, *layers, **more):
-        given.append((dim, layers, more))
-        return Attribute()
+        calls.append((dim, layers, more))
+        return networks.Attribute()
 
     own = SimpleNamespace(net=net, deep=lambda dim, depth: None)
     monkeypatch.setitem(sys.modules, "own_nets", own)
     make_network(Recipe(network=NetworkConfig("own_nets:net", dim=3)), SET)
-    assert given == [(3, (), {})]
+    assert calls == [(3, (), {})]
     with pytest.raises(ValueError, match=r"\bown_nets:deep\b.*\bdepth\b"):
         make_network(Recipe(network=NetworkConfig("own_nets:deep")), SET)
 
@@ -404,25 +257,8 @@ def test_every_known_flag_is_set(name):
     assert scope["modes"] == [name in TRAINING, name in EVALUATION]
 
 
-class Scaled(Nnx):
-    """A network whose batch norm may be in evaluation mode, with a number of its own."""
-
-    def __init__(self, evaluating=False, scale=1.0):
-        super().__init__()
-        self.norm.use_running_average, self.scale = evaluating, scale
-
-    def __call__(self, x):
-        return super().__call__(x) * self.scale
-
-
-def in_evaluation_mode():
-    module = Scaled()
-    module.eval()
-    return module
-
-
 @pytest.mark.parametrize(
-    ("make", "moves"), [(lambda: Scaled(True), False), (in_evaluation_mode, True)]
+    ("make", "moves"), [(lambda: networks.Scaled(True), False), (networks.in_evaluation_mode, True)]
 )
 def test_batch_norm_in_evaluation_mode_is_frozen_unless_all_layers_are(make, moves, caplog):
     """It is warned of where it is frozen."""
@@ -434,7 +270,7 @@ def test_batch_norm_in_evaluation_mode_is_frozen_unless_all_layers_are(make, mov
 def test_resume_refuses_another_network(tmp_path):
     """A module's own numbers are compared; the training mode is not."""
     more = training.RunConfig(tmp_path, allow_more_steps=True)
-    fit(Scaled(), tmp_path)
+    fit(networks.Scaled(), tmp_path)
     with pytest.raises(ValueError, match=r"\bmodel\b"):
-        fit(Scaled(scale=2.0), more, steps=3)
-    assert fit(in_evaluation_mode(), more, steps=3).state.step == 3
+        fit(networks.Scaled(scale=2.0), more, steps=3)
+    assert fit(networks.in_evaluation_mode(), more, steps=3).state.step == 3

@@ -64,7 +64,7 @@ def test_bicubic_of_each_program_equals_the_reference(origin, shape):
 
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
 def test_network_at_another_size_resamples_like_its_weights_origin(origin, tmp_path, small):
-    """It equals a network made for that size with positions that the reference resampled."""
+    """It equals a network made for that size with resampled positions."""
     network = small("vit_s16")
     named = weight_formats(network)[1 if origin == "transformers" else 0]
     arrays = {name: 0.1 * (value - 1) for name, value in random_arrays(network, named).items()}
@@ -78,10 +78,7 @@ def test_network_at_another_size_resamples_like_its_weights_origin(origin, tmp_p
     rng = np.random.default_rng(2)
     fresh = jax.tree.map(lambda a: 0.05 * rng.standard_normal(a.shape, a.dtype), zeros(network))
     variables = load_weights(file, fresh)
-    positions = np.asarray(variables["params"]["positions"], np.float64)
-    patches = along(positions[0, 1:].reshape(GRID, GRID, -1), 6, origin).swapaxes(0, 1)
-    patches = along(patches, 6, origin).swapaxes(0, 1).reshape(1, 36, -1)
-    resampled = np.concatenate([positions[:, :1], patches], 1).astype(np.float32)
+    resampled = resample(variables["params"]["positions"], GRID, (6, 6), origin)
     placed = {"params": {**variables["params"], "positions": resampled}}
     expected = jax.jit(other.apply)(placed, images)
     np.testing.assert_allclose(jax.jit(net.apply)(variables, images), expected, atol=1e-4)

@@ -30,12 +30,8 @@ def test_networks_refuse_wrong_images(name):
             start(name, pooling="median")
 
 
-def head(shape=(2, 3, 3, 4), **settings):
-    return lambda: EmbeddingHead(**settings).init(jax.random.key(0), jnp.ones(shape))
-
-
 IMAGES, KERNEL = jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 1))
-POSITIONS = jnp.zeros((1, 26, 3))
+KEY, POSITIONS = jax.random.key(0), jnp.zeros((1, 26, 3))
 
 
 @pytest.mark.parametrize(
@@ -45,8 +41,7 @@ POSITIONS = jnp.zeros((1, 26, 3))
         (lambda: start("vit_s16", (1, 15, 32, 3)), ValueError, "images"),
         (lambda: start("vit_s16", activation="relu"), ValueError, "activation"),
         (lambda: start("siglip_b16", pooling="token"), ValueError, "pooling"),
-        (head(dim=2, pooling="median"), ValueError, "pooling"),
-        (head((2, 4), dim=2), ValueError, "features"),
+        (lambda: EmbeddingHead(2).init(KEY, jnp.ones((2, 4))), ValueError, "features"),
         (lambda: convolve(IMAGES, KERNEL, (1, 1), "SAME", (2, 2)), ValueError, "lhs_dilation"),
         (lambda: resample(POSITIONS, 5, (3, 3), "scipy"), ValueError, "resampling"),
         (lambda: normalizer("small"), ValueError, "name"),

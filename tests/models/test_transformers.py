@@ -1,15 +1,16 @@
 """Vision transformers compared with their weights' origin at two sizes, and conversion of every file's names."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import pytest
-from models.files import DEPTH, GRID, HEADS, PROJECTED, WIDTH, convert, random_arrays, zeros
+from models import files
+from models.files import DEPTH, GRID, HEADS, PROJECTED, WIDTH, convert, random_arrays
 
-from jdml.models import convert_weights, create, load_weights, weights_settings
+from jdml.models import convert_weights, load_weights, weights_settings
 from jdml.models.weight_formats import weight_formats
 from jdml.registry import NETWORKS
 
@@ -20,8 +21,8 @@ class Reference(NamedTuple):
     network: str
     make: Callable[[], Any]
     pooled: Callable[[Any, Any], Any]
-    origin: str
-    settings: dict[str, Any]
+    origin: str = "transformers"
+    settings: dict[str, Any] = {"resampling": "transformers"}
     any_size: bool = True
 
 
@@ -69,44 +70,32 @@ def as_is(model: Any, images: Any) -> Any:
     return model(images)
 
 
-def pooler(model: Any, images: Any) -> Any:
-    return model(images, interpolate_pos_encoding=True).pooler_output
-
-
 SIZES = {"intermediate_size": 4 * WIDTH, "patch_size": 16, "image_size": 16 * GRID}
 BY_14 = {"patch_size": 14, "image_size": 14 * GRID}
-THEIRS = {"resampling": "transformers"}
 REFERENCES = {
     "vit transformers": Reference(
         "vit_s16",
         transformers("ViTModel", **SIZES, layer_norm_eps=1e-6),
         lambda m, x: m(x, interpolate_pos_encoding=True).last_hidden_state[:, 0],
-        "transformers",
-        THEIRS,
     ),
     "dinov2 transformers": Reference(
-        "dinov2_s14",
-        transformers("Dinov2Model", **BY_14),
-        lambda m, x: m(x).pooler_output,
-        "transformers",
-        THEIRS,
+        "dinov2_s14", transformers("Dinov2Model", **BY_14), lambda m, x: m(x).pooler_output
     ),
     "registers transformers": Reference(
         "dinov2_s14_reg",
         transformers("Dinov2WithRegistersModel", **BY_14),
         lambda m, x: m(x).pooler_output,
-        "transformers",
-        {},
+        settings={},
     ),
     "clip transformers": Reference(
         "clip_b16",
         transformers("CLIPVisionModelWithProjection", **SIZES, projection_dim=PROJECTED),
         lambda m, x: m(x, interpolate_pos_encoding=True).image_embeds,
-        "transformers",
-        THEIRS,
     ),
     "siglip transformers": Reference(
-        "siglip_b16", transformers("SiglipVisionModel", **SIZES), pooler, "transformers", THEIRS
+        "siglip_b16",
+        transformers("SiglipVisionModel", **SIZES),
+        lambda m, x: m(x, interpolate_pos_encoding=True).pooler_output,
     ),
     "vit timm": Reference("vit_b16", timm("vit_base_patch16_224", 16), as_is, "timm and DINO", {}),
     "dinov2 timm": Reference(
@@ -150,8 +139,6 @@ def written(model: Any, folder: Path) -> Path:
 def test_embeddings_equal_the_references(name, small, tmp_path):
     reference = REFERENCES[name]
     pytest.importorskip("torch", reason="compares with PyTorch: pip install jdml[parity]")
-    import torch
-
     model = randomized(reference.make())
     network, file = small(reference.network), tmp_path / "ours.safetensors"
     done = convert_weights(written(model, tmp_path), file, arch=network)
@@ -160,17 +147,12 @@ def test_embeddings_equal_the_references(name, small, tmp_path):
     assert weights_settings(file) == reference.settings
     record = NETWORKS[network]
     width = record.settings.get("projection") or WIDTH
-    net = create(network, dim=width, **reference.settings)
     patch = record.settings["patch"]
     for grid in [(GRID, GRID), (6, 5)][: 1 + reference.any_size]:
         shape = (2, patch * grid[0], patch * grid[1], 3)
         images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-        variables = load_weights(file, zeros(network, width))
-        variables["params"]["head"]["embedding"]["kernel"] = np.eye(width, dtype=np.float32)
-        with torch.no_grad():
-            theirs = reference.pooled(model, torch.from_numpy(images.transpose(0, 3, 1, 2).copy()))
-        ours, theirs = jax.jit(net.apply)(variables, images), theirs.numpy()
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+        ours = files.features(network, width, file, images, **reference.settings)
+        files.assert_equal_torchs(ours, partial(reference.pooled, model), images)
 
 
 # Names in files that no reference above writes: DINOv2's own, and timm's CLIP, whose head has a bias.
@@ -222,7 +204,7 @@ def test_every_array_of_a_file_is_used(file, small, tmp_path):
     network, arrays = small(file), arrays_of(file)
     done, converted = convert(arrays, tmp_path, network)
     assert set(done.unused) <= {"mask_token", "head.bias"}
-    params = load_weights(converted, zeros(network))["params"]
+    params = load_weights(converted, files.zeros(network))["params"]
     value = params["block0"]["attention"]["value"]["kernel"]
     fused = arrays["blocks.0.attn.qkv.weight"]
     np.testing.assert_array_equal(value.reshape(C, C), fused[2 * C :].T)

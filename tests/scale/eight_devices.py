@@ -1,18 +1,14 @@
 """Runs of each method on 1, 2, 4 and 8 devices, as a script, because a process cannot change its number of devices.
 
-    JAX_NUM_CPU_DEVICES=8 PYTHONPATH=tests python tests/scale/eight_devices.py RESULTS.json [WORD …]
+    JAX_NUM_CPU_DEVICES=8 PYTHONPATH=tests python tests/scale/eight_devices.py RESULTS.json 0/1 [WORD …]
 
-writes one entry per check: its error, or the empty string. `test_processes.py` runs it.
+runs part 0 of 1 of the checks, as `meshes/eight_devices.py` does. `meshes/test_meshes.py` runs all.
 """
 
 import contextlib
 import functools
-import gc
-import json
-import sys
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import chex
@@ -32,7 +28,6 @@ from jdml.ccp import AlternatingProjections
 from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
 from jdml.flows import ConditionalFlow
 from jdml.mining import chain, easy_positive, semi_hard_negative
-from jdml.models.convolution import convolve
 from jdml.optim import add_anchored_weights, partition_by_role
 from jdml.training import AlternatingProblems, Devices, Evaluation, RunConfig, fit
 
@@ -124,7 +119,6 @@ def train(name: str, devices: int | None, *, batch: int = 4, **settings: Any) ->
     if devices is not None:
         where["mesh"] = grid_of(devices)
         where["shard"] = {"proxies": P("data")} if "proxies" in roles else None
-    where |= {name: settings.pop(name) for name in ("mesh", "shard") if name in settings}
     chosen = {
         "steps": STEPS,
         "run": RunConfig(**{"log_every": 10, **settings.pop("run", {})}),
@@ -261,25 +255,6 @@ def each_device_draws_among_its_own_classes() -> None:
     assert counts[0] / counts[1] < 0.15, counts
 
 
-@check
-def convolutions_are_computed_on_their_images_devices() -> None:
-    """Values and gradients equal one device's; the only collective is the sum of the kernel's gradient."""
-    grid = Mesh(np.array(jax.devices()), ("data",))
-    x = jnp.asarray(RNG.normal(size=(16, 6, 6, 4)), jnp.float32)
-    for shape, groups in (((1, 1, 4, 6), 1), ((3, 3, 1, 4), 4), ((3, 3, 4, 5), 1)):
-        kernel = jnp.asarray(RNG.normal(size=shape), jnp.float32)
-
-        def value(x: Any, kernel: Any, groups: int = groups) -> Any:
-            return jnp.sum(jnp.sin(convolve(x, kernel, (2, 2), "SAME", feature_group_count=groups)))
-
-        step = jax.jit(jax.value_and_grad(value, (0, 1)))
-        placed = jax.device_put(
-            (x, kernel), (NamedSharding(grid, P("data")), NamedSharding(grid, P()))
-        )
-        chex.assert_trees_all_close(step(*placed), step(x, kernel), rtol=1e-4, atol=1e-5)
-        assert "all-gather" not in step.lower(*placed).compile().as_text()
-
-
 class Wide(nn.Module):
     """A network whose step takes longer than its dispatch."""
 
@@ -310,13 +285,5 @@ def wrong_shards_are_refused() -> None:
             train(*arguments, **settings)
 
 
-def main() -> None:
-    # Traces make millions of objects, nearly none of them garbage: look for it a hundred times less often.
-    gc.freeze()
-    gc.set_threshold(70_000, 20, 20)
-    results, _ = CHECKS.holding(sys.argv[2:]).run()
-    Path(sys.argv[1]).write_text(json.dumps(results, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    CHECKS.main()

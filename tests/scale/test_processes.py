@@ -1,25 +1,19 @@
-"""Many devices train like one; two real processes share decoding and writing, and handle the death of one."""
+"""Two real processes share decoding and writing, and handle the death of one."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from meshes.processes import ended, python
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
 
-pytestmark = pytest.mark.slow  # many runs on eight devices, and in several processes
+pytestmark = pytest.mark.slow  # runs in several processes
 SCRIPT = Path(__file__).parent / "one_process.py"
-EIGHT_DEVICES = Path(__file__).parent / "eight_devices.py"
-TESTS = Path(__file__).parents[1]
-LIMIT = 3600
-"""Seconds after which a process hangs."""
 DIES_AT, ASKED_AT, BATCH, POOL, SIZE = 19, 9, 16, 32, 64
 
 
@@ -34,26 +28,6 @@ def images(tmp_path: Path) -> Path:
         pixels = np.clip(centres[number % 8] + random.normal(0, 30, (10, 10, 3)), 0, 255)
         Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number:02}.png")
     return folder
-
-
-def python(devices: int, *words: object) -> subprocess.Popen[str]:
-    """Start Python on a number of devices."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": str(devices),
-        "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent))),
-    }
-    return subprocess.Popen(
-        [sys.executable, *map(str, words)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    return process.communicate(timeout=LIMIT)[0]
 
 
 def free_address() -> str:
@@ -151,16 +125,3 @@ def test_evaluation_of_arrays_shared_by_two_processes() -> None:
     both = [python(1, "-c", SHARED, address, process) for process in range(2)]
     printed = [ended(process) for process in both]
     assert [process.returncode for process in both] == [0, 0], printed
-
-
-def test_many_devices_train_like_one(tmp_path: Path) -> None:
-    """Every method's parameters and history, memory, checkpoints and refusals."""
-    pytest.importorskip("distrax")
-    file = tmp_path / "results.json"
-    process = python(8, EIGHT_DEVICES, file)
-    printed = ended(process)
-    assert process.returncode == 0, printed
-    results = json.loads(file.read_text())
-    broken = {name: why for name, why in results.items() if why}
-    assert not broken, broken
-    assert len(results) >= 6
