@@ -48,6 +48,12 @@ def arrays_of_code(place: Path) -> Path:
     return place / "e.npz"
 
 
+def tensor_and_code(place: Path) -> Path:
+    torch = pytest.importorskip("torch", reason="reads files of PyTorch: pip install torch")
+    torch.save({"a": torch.ones(2), "b": Code(place.parent / "code-was-run")}, place / "w.pth")
+    return place / "w.pth"
+
+
 def large_labels(place: Path) -> Path:
     np.savez(place / "e.npz", embeddings=X, labels=np.array([2**63 - 1, 0, 0, 2**63 - 1]))
     return place / "e.npz"
@@ -108,6 +114,7 @@ BAD = [
     ),
     Bad("labels that are code", arrays_of_code, report.read_runs, LABELS),
     Bad("weights that are code", arrays_of_code, convert, ""),
+    Bad("a tensor next to code", tensor_and_code, convert, ""),
     Bad(
         "labels near the largest number",
         large_labels,
