@@ -71,7 +71,7 @@ def score_neighbours(
 
 
 def hubs(indices: np.ndarray) -> tuple[list[tuple[int, int]], float]:
-    """Find rows that are neighbours of too many, with their counts, and the skewness of all counts."""
+    """Find rows, at most twelve, that are neighbours of too many, with their counts, and the skewness of all counts."""
     counts = np.bincount(indices.reshape(-1), minlength=len(indices))
     order = np.argsort(-counts, kind="stable")[:12]
     spread = counts.std()

@@ -394,7 +394,7 @@ def _characters(file: str) -> frozenset[str]:
 
 
 def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
-    """Draw queries, each in a row with its neighbours, and under each its class and distance."""
+    """Draw queries, at most forty, each in a row with its neighbours, and under each its class and distance."""
     shown = answers[:40]
     columns = 1 + max(len(answer["hits"]) for answer in shown)
     figure, grid = _panels(columns * len(shown), columns, (1.3, 1.55))

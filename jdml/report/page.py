@@ -26,6 +26,8 @@ from jdml.runs.inference import load
 SCRIPTS = ("plot.js", "views.js", "page.js")
 POINTS = 1500
 """Points of a curve; longer ones are thinned."""
+NEAR = 8
+"""Neighbours that are found."""
 SHOWN = 6
 """Neighbours that are shown."""
 FEW = 200
@@ -179,7 +181,7 @@ def _analyze(
     if len(rows) < 3:
         return "it has fewer than three embeddings to show"
     data = run.data.select(rows)
-    distances, indices = stats.nearest_neighbours(vectors, 8)
+    distances, indices = stats.nearest_neighbours(vectors, NEAR)
     scores = {}
     for name, numbers in (data.views or {"class": data.labels}).items():
         names = np.asarray(data.class_names.get(name, ()), str)
