@@ -29,10 +29,6 @@ __all__ = ["initialize"]
 
 Tree = Any
 """A pytree of arrays."""
-HEARTBEAT = 30
-"""Seconds without a sign of life after which a process counts as ended."""
-SHUTDOWN = 30
-"""Seconds that a process waits for the others at its end."""
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +99,7 @@ class Placement:
         def one(path: KeyPath, leaf: jax.Array) -> Any:
             names = {getattr(part, "key", None) for part in path}
             specs = (s for role, s in self.shard if role in names and self._fits(np.shape(leaf), s))
-            return function(leaf, self._at(next(specs, P())))
+            return function(leaf, NamedSharding(self.mesh, next(specs, P())))
 
         return jax.tree_util.tree_map_with_path(one, tree)
 
@@ -111,8 +107,7 @@ class Placement:
         """Put whole arrays, such as a data set, on every device."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, tree)
-        tree = jax.tree.map(np.asarray, tree)
-        return _put(tree, jax.tree.map(lambda x: self._at(P()), tree))
+        return _put(jax.tree.map(np.asarray, tree), NamedSharding(self.mesh, P()))
 
     def local_rows(self, size: int) -> np.ndarray:
         """Return the sorted rows of a batch of ``size`` rows that this process fills."""
@@ -133,11 +128,8 @@ class Placement:
 
         return jax.tree.map(one, rows)
 
-    def _at(self, spec: P) -> NamedSharding:
-        return NamedSharding(self.mesh, spec)
-
     def _rows(self) -> NamedSharding:
-        return self._at(P(self.mesh.axis_names[0]))
+        return NamedSharding(self.mesh, P(self.mesh.axis_names[0]))
 
     def _fits(self, shape: Sequence[int], spec: P) -> bool:
         pairs = zip(shape, spec, strict=False)
@@ -160,10 +152,10 @@ def placement_of(tree: Tree) -> Placement:
     return HERE
 
 
-def class_shards(mesh: Mesh | None, objective: Any) -> dict[str, P]:
+def class_shards(mesh: Mesh, objective: Any) -> dict[str, P]:
     """Return the usual partition: proxies by their classes, if the devices divide these."""
     proxies = jax.eval_shape(objective.init, jax.random.key(0)).get("proxies")
-    if mesh is None or proxies is None or len(proxies.shape) < 2:
+    if proxies is None or len(proxies.shape) < 2:
         return {}
     axis = mesh.axis_names[0]
     return {"proxies": P(axis)} if proxies.shape[0] % mesh.shape[axis] == 0 else {}
@@ -208,11 +200,7 @@ def initialize(
     if is_alone or jax.distributed.is_initialized():
         return
     jax.distributed.initialize(
-        coordinator,
-        processes,
-        process,
-        heartbeat_timeout_seconds=HEARTBEAT,
-        shutdown_timeout_seconds=SHUTDOWN,
+        *arguments, heartbeat_timeout_seconds=30, shutdown_timeout_seconds=30
     )
 
 

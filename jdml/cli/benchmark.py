@@ -38,7 +38,6 @@ from jdml.studies.protocols import FOLDS, Retrieval, run_protocol
 from jdml.training import RunConfig, train
 from jdml.training.train_recipe import make_network
 
-Rows = dict[str, dict[str, float]]
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 600
 """150,000 steps where there are many classes: the longest of the tables took 131,000 on average."""
@@ -109,9 +108,8 @@ class Benchmark:
             raise ValueError("--validation needs --protocol conventional: others hold out classes")
         if self.run.out is None:
             return
-        config, metrics = (
-            read_json(self.run.out / name, dict, missing={}) for name in (CONFIG, METRICS)
-        )
+        files = (self.run.out / name for name in (CONFIG, METRICS))
+        config, metrics = (read_json(file, dict, missing={}) for file in files)
         if not (is_of_benchmark(config) if config else not metrics or "options" in metrics):
             raise ValueError(f"--out {self.run.out} holds another run: choose another folder")
 
@@ -232,12 +230,12 @@ class Benchmark:
             raise ValueError(f"{self.data.data_dir} has no test part, which is scored")
         return train, Retrieval(queries, parts.get("gallery")), mismatches
 
-    def _measure(self, data: Any, test: Any) -> Rows:
+    def _measure(self, data: Any, test: Any) -> dict[str, dict[str, float]]:
         """Return metrics by row."""
-        task, backbone = self.task, str(self.task.backbone)
+        task, backbone, seed = self.task, str(self.task.backbone), self.run.seed
         recipe, state = self.run_recipe(), self.weights.state()
         network = self.weights.network_settings(backbone)
-        batches = self.data.batches(self.run.seed)
+        batches = self.data.batches(seed)
         paper = next((row.values for row in self.paper_rows()), {})
         config = {
             "benchmark": {**self.options(), "data_checksum": data_fingerprint(data)},
@@ -255,18 +253,16 @@ class Benchmark:
         record = DATASETS[task.dataset]
         test = test._replace(recall_at=record.recall_at, ndcg_at=record.ndcg_at)
         if task.validation:
-            rows = hold_out(data, task.validation, self.run.seed)
+            rows = hold_out(data, task.validation, seed)
             test = test._replace(queries=data.select(rows), gallery=None)
             data = data.select(~rows)
             labels = np.unique(data.labels, return_inverse=True)[1]  # 0, 1, … without gaps
             data = replace(data, labels=labels)
         if self.data.label_noise:
-            labels = corrupt_labels(data.labels, self.data.label_noise, self.run.seed)
+            labels = corrupt_labels(data.labels, self.data.label_noise, seed)
             data = replace(data, labels=labels)
         run = RunConfig(self.run.out, config=config)
-        return run_protocol(
-            task.protocol, recipe, data, test, run, train=train_fold, seed=self.run.seed
-        )
+        return run_protocol(task.protocol, recipe, data, test, run, train=train_fold, seed=seed)
 
 
 @contextlib.contextmanager

@@ -106,9 +106,8 @@ def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[An
 
     table = Table(title=title and Text(title), box=box.SIMPLE_HEAD, title_justify="left")
     for i, column in enumerate(columns):
-        table.add_column(
-            Text(str(column)), justify="right" if i else "left", no_wrap=i > 0, overflow="fold"
-        )
+        side: Any = "right" if i else "left"
+        table.add_column(Text(str(column)), justify=side, no_wrap=i > 0, overflow="fold")
     for row in rows:
         table.add_row(*(Text(f"{v:.4f}" if isinstance(v, float) else str(v)) for v in row))
     return table

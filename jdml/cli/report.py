@@ -58,9 +58,8 @@ class Report:
     def execute(self) -> None:
         """Read the runs and write the page."""
         check_file("--out", self.out, (".html", ".htm"))
-        attached = [
-            attach_images(run, self.source, self.data_dir) for run in report.read_runs(*self.run)
-        ]
+        runs = report.read_runs(*self.run)
+        attached = [attach_images(run, self.source, self.data_dir) for run in runs]
         report.html_report(
             [run for run, _ in attached],
             self.out,

@@ -20,8 +20,6 @@ from jdml.registry import LOSSES, NETWORKS
 from jdml.registry.networks import SMALL_IMAGES, for_images
 from jdml.training import Evaluation
 
-PAIR_BATCH = {"classes": 16, "samples_per_class": 4}
-"""The default batch of a pair loss, before it is fitted to the data."""
 DEFAULT: dict[str, Any] = {
     "loss": recipes.LossConfig(),
     "network": NetworkConfig(),
@@ -83,7 +81,7 @@ class TrainOptions:
             parts = {name: part.replace(**changes.get(name, {})) for name, part in DEFAULT.items()}
         loss = with_typed(parts["loss"], self.loss)
         if not (self.has_batch or loss.has_proxies):
-            parts["batch"] = parts["batch"].replace(**PAIR_BATCH)
+            parts["batch"] = parts["batch"].replace(classes=16, samples_per_class=4)
         return {name: with_typed(part, getattr(self, name)) for name, part in parts.items()}
 
     def _changes(self) -> dict[str, Any]:

@@ -109,10 +109,8 @@ def search_images(
     asked, searched = jnp.asarray(vectors), jnp.asarray(rows, jnp.float32)
     own = None
     if second_look != "none":
-        near = np.asarray(nearest(asked, searched, min(SELF_SEARCH, len(rows)))[1])
-        own = np.array(
-            [next((i for i in of if is_query(q, i)), -1) for q, of in enumerate(near.tolist())]
-        )
+        near = np.asarray(nearest(asked, searched, min(SELF_SEARCH, len(rows)))[1]).tolist()
+        own = np.array([next((i for i in of if is_query(q, i)), -1) for q, of in enumerate(near)])
     asked, searched, _, apart = look_again(second_look, asked, searched, own)
     limit = np.float32(min(max_distance, float(np.finfo(np.float32).max)))
 

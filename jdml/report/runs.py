@@ -90,9 +90,8 @@ class Run:
     @property
     def trained(self) -> bool:
         """Whether there are parameters to load."""
-        return self.path is not None and (
-            (self.path / MODEL).is_file() or (self.path / CHECKPOINTS).is_dir()
-        )
+        names = (MODEL, CHECKPOINTS)
+        return self.path is not None and any((self.path / name).exists() for name in names)
 
 
 def read_runs(*places: str | Path) -> list[Run]:
@@ -165,8 +164,10 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     config, log = read_json(place / CONFIG, dict), _read_log(place / LOG)
     fit, provenance = config.get("fit", {}), config.get("provenance", {})
     own = {k: v for k, v in config.items() if k not in (*OF_THE_LOOP, *NOT_SETTINGS)}
-    recipe = _flat(own.pop("recipe", {}))  # the name of a part is called as the part
-    settings = {name.removesuffix(".name"): value for name, value in recipe.items()} | _flat(own)
+    recipe = flatten_dict(dict(own.pop("recipe", {})), sep=".")
+    # The name of a part is called as the part.
+    settings = {name.removesuffix(".name"): value for name, value in recipe.items()}
+    settings |= flatten_dict(own, sep=".")
     if "data" not in own:  # a program's own run is known by its fingerprints alone
         settings |= {f"fit.{name}": value for name, value in fit.items() if name != "seed"}
         prints = config.get("fingerprint", {})
@@ -198,7 +199,8 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
     every = scores.get("seeds") or [{k: v for k, v in scores.items() if k != "options"}]
     apart = 4 if options.get("protocol") == "mlrc" else 1
     name = place.resolve().name
-    settings = _flat({k: v for k, v in options.items() if k not in (*NOT_SETTINGS, "seed")})
+    own = {k: v for k, v in options.items() if k not in (*NOT_SETTINGS, "seed")}
+    settings = flatten_dict(own, sep=".")
     for number, rows in enumerate(every):
         seed = options.get("seed", 0) + apart * number
         folder = place / f"seed{seed}" if len(every) > 1 else place
@@ -223,7 +225,8 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
 def _of_study(file: Path) -> Iterator[Run]:
     """Read the results of :func:`jdml.studies.runner.run_jobs`, and of ``jdml demo``."""
     for key, result in read_results(file).items():
-        settings = _flat({k: v for k, v in result["job"].items() if k not in NOT_SETTINGS})
+        job = {k: v for k, v in result["job"].items() if k not in NOT_SETTINGS}
+        settings = flatten_dict(job, sep=".")
         if settings.get("name") == key:  # of a sweep, whose settings are its job's
             settings.pop("name")
         seed, seconds = settings.pop("seed", None), result.get("seconds")
@@ -263,11 +266,6 @@ def _read_log(path: Path) -> list[dict[str, Any]]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten nested settings to dotted names."""
-    return flatten_dict(dict(tree), sep=".")
 
 
 def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float]:

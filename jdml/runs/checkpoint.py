@@ -63,9 +63,7 @@ class RunFolder:
         try:
             self._claim(json.loads(json.dumps(config)))
             options = ocp.CheckpointManagerOptions(
-                max_to_keep=2,
-                enable_async_checkpointing=asynchronous,
-                cleanup_tmp_directories=True,
+                max_to_keep=2, enable_async_checkpointing=asynchronous, cleanup_tmp_directories=True
             )
             self._manager = ocp.CheckpointManager(self._checkpoints, options=options)
             self.latest: int | None = self._manager.latest_step()
@@ -125,9 +123,8 @@ class RunFolder:
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``, unless it has the scores of this step, to which others may have been added."""
         file = self.path / METRICS
-        if is_main_process():
-            if read_json(file, dict, missing={}).get("step") != metrics["step"]:
-                write_json(file, metrics)
+        if is_main_process() and read_json(file, dict, missing={}).get("step") != metrics["step"]:
+            write_json(file, metrics)
 
     def close(self) -> None:
         """Wait for background writes, and release the folder."""

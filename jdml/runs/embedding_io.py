@@ -119,8 +119,7 @@ class NpzArrays(UserDict[str, np.ndarray]):
         if name not in self:
             raise KeyError(name)
         with self._open(f"{name!r} of {self._file}") as content:
-            array: np.ndarray = content[name]
-        return array
+            return content[name]
 
     @contextlib.contextmanager
     def _open(self, what: str) -> Iterator[Any]:
@@ -132,8 +131,7 @@ class NpzArrays(UserDict[str, np.ndarray]):
 def map_array(file: Path) -> np.ndarray:
     """Open a .npy file as a memory map."""
     with wrap_format_errors(f"{file}, a .npy file (numpy.save),"):
-        array: np.ndarray = np.load(file, mmap_mode="r")
-    return array
+        return np.load(file, mmap_mode="r")
 
 
 def _read_npy(path: Path) -> Mapping[str, Any]:
@@ -179,15 +177,8 @@ def embed_source(
     whole = ~np.isnan(vectors).any(axis=1)
     if not whole.any():
         raise ValueError(ALL_DAMAGED)
-    labels, files = (
-        None if column is None else column[whole] for column in (source.labels, source.files)
-    )
+    labels, files = (x if x is None else x[whole] for x in (source.labels, source.files))
     return EmbeddingTable(vectors[whole], labels, files, trained.identity), int((~whole).sum())
-
-
-def is_gallery(folder: Path) -> bool:
-    """Return whether a folder is that of a gallery."""
-    return (folder / METADATA).is_file()
 
 
 def update_gallery(
@@ -200,7 +191,7 @@ def update_gallery(
     piece: int = PIECE,
 ) -> tuple[Gallery, dict[str, int]]:
     """Embed what is new or changed into a gallery's folder, remove what is gone; return how many images are which."""
-    gallery = Gallery.load(folder) if is_gallery(folder) else Gallery(model=trained)
+    gallery = Gallery.load(folder) if (folder / METADATA).is_file() else Gallery(model=trained)
     if gallery.model != trained.identity:
         raise ValueError(f"--out must be a new folder, {folder} is of another model")
     records = _read_record(folder)["files"]
@@ -279,7 +270,7 @@ def _holds_embeddings(path: Path) -> bool:
 
 def read_table(path: Path, model: str) -> EmbeddingTable | None:
     """Read a model's embeddings from a gallery's folder or a file; None for what holds none, such as images."""
-    if is_gallery(path):
+    if (path / METADATA).is_file():
         table = _read_gallery(path)
     elif _holds_embeddings(path):
         table = read_embeddings(path)

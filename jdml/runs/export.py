@@ -119,10 +119,9 @@ def _max_pool(
     for axis, sizes in enumerate(padding):
         edges = [jnp.full_like(lax.slice_in_dim(x, 0, n, axis=axis), -jnp.inf) for n in sizes]
         x = jnp.concatenate([edges[0], x, edges[1]], axis) if any(sizes) else x
-    pooled: jax.Array = nn.max_pool(
+    return nn.max_pool(
         x, window_shape=window_dimensions[1:3], strides=window_strides[1:3], padding="VALID"
     )
-    return pooled
 
 
 def _open_batch(trained: Trained) -> jax.ShapeDtypeStruct:

@@ -25,8 +25,6 @@ from jdml.models.base_adapter import is_flag
 SAMPLE_BYTES = 1 << 26
 """Number of bytes, evenly spaced, that count of a larger array."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-DIGESTS = "fingerprint."
-"""The beginning of the names of digests, whose values say nothing."""
 ABSENT = object()
 """The value of a field that a tree does not have."""
 
@@ -141,7 +139,7 @@ def explain(differing: Mapping[str, tuple[Any, Any]]) -> list[str]:
     sentences = []
     for name, values in differing.items():
         old, new = ("absent" if x is ABSENT else json.dumps(x) for x in values)
-        is_digest = name.startswith(DIGESTS)
-        field = name.removeprefix(DIGESTS)
-        sentences.append(f"the {field} differs" if is_digest else f"{name}: {old} there, {new} now")
+        field = name.removeprefix("fingerprint.")  # of digests, whose values say nothing
+        is_plain = field == name
+        sentences.append(f"{name}: {old} there, {new} now" if is_plain else f"the {field} differs")
     return sentences

@@ -76,9 +76,8 @@ class Trained:
 
     def __repr__(self) -> str:
         """Return the network, its step and its scores, in one line."""
-        return (
-            f"Trained({type(self.model).__name__}, step={self.step}, metrics={dict(self.metrics)})"
-        )
+        network = type(self.model).__name__
+        return f"Trained({network}, step={self.step}, metrics={dict(self.metrics)})"
 
     def embed(
         self,
@@ -156,9 +155,8 @@ class Trained:
         template = input_template(self.input)
         for size in sizes:
             count("sizes", size)
-            self._embed(
-                jax.tree.map(lambda x, n=size: np.zeros((n, *x.shape[1:]), x.dtype), template)
-            )
+            rows = jax.tree.map(lambda x, n=size: np.zeros((n, *x.shape[1:]), x.dtype), template)
+            self._embed(rows)
 
     def _embed(self, images: Any, batch_size: int | None = None) -> Any:
         return embed(

@@ -150,16 +150,13 @@ def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
     check_local("path", path)
     path = Path(path)
     results: dict[str, dict[str, Any]] = {}
-    if not path.exists():
-        return results
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            where = f"{path}, line {number}"
-            result = json_of(line, where, dict)
-            name = str(result.pop("name", None))
-            if name in results:
-                raise ValueError(f"{where}: {name} is there twice")
-            results[name] = result
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
+        where = f"{path}, line {number}"
+        result = json_of(line, where, dict)
+        name = str(result.pop("name", None))
+        if name in results:
+            raise ValueError(f"{where}: {name} is there twice")
+        results[name] = result
     return dict(sorted(results.items()))
 
 

@@ -30,12 +30,8 @@ from jdml.training import Evaluation, RunConfig, score, train
 
 TRAINED_DIGITS = (0, 1, 2, 3, 4, 5)
 COLUMNS = ("seen R@1", "seen MAP@R", "unseen R@1", "unseen MAP@R")
-BATCH = 64
 DIM = 16
-HIDDEN = 128
-LEARNING_RATE = 1e-3
-PROXIES_LR_FACTOR = 100.0
-MARGIN = 0.2  # chosen on held-out training rows, as the batch
+MARGIN = 0.2  # chosen on held-out training rows, as the size of a batch
 LAST = 3  # the scores of a run are the mean of its last three evaluations
 
 
@@ -45,7 +41,7 @@ class Network(nn.Module):
     @nn.compact
     def __call__(self, images: Any, *, train: bool = False) -> Any:
         """Embed images ``[B, H, W, C]`` as ``[B, D]``."""
-        return nn.Dense(DIM)(nn.relu(nn.Dense(HIDDEN)(images.reshape(len(images), -1))))
+        return nn.Dense(DIM)(nn.relu(nn.Dense(128)(images.reshape(len(images), -1))))
 
 
 @dataclass(frozen=True)
@@ -96,8 +92,8 @@ class Demo:
 
 def methods() -> dict[str, Recipe]:
     """Return the recipes by name: triplet without and with EPS, MS with EPS, ProxyAnchor."""
-    rates = {"learning_rate": LEARNING_RATE, "lr_multipliers": {"proxies": PROXIES_LR_FACTOR}}
-    base = Recipe().replace(network={"dim": DIM}, batch={"size": BATCH}, optimizer=rates)
+    rates = {"learning_rate": 1e-3, "lr_multipliers": {"proxies": 100.0}}
+    base = Recipe().replace(network={"dim": DIM}, batch={"size": 64}, optimizer=rates)
     margin, negative = {"margin": MARGIN}, f"semi_hard_negative:margin={MARGIN}"
     losses = {
         "triplet": LossConfig("triplet", margin, miner=f"random_positive+{negative}"),

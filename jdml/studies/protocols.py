@@ -24,7 +24,6 @@ Train = Callable[..., FitResult]
 RUN_PATIENCE = 60
 """Evaluations without improvement that end a run, if its recipe has no patience."""
 FOLDS = 4
-THIRDS = 3
 
 
 class Retrieval(NamedTuple):
@@ -53,18 +52,16 @@ def run_protocol(
 ) -> dict[str, dict[str, float]]:
     """Train models by a recipe on classes ``data``, score them on unseen classes, and return metrics by row.
 
-    ``"conventional"``: one model on all training classes, scored with its last parameters; CCP, which needs a metric to
-    end a problem, holds out a quarter of the classes and is scored at its best there. ``"mlrc"``, of Musgrave, Belongie
-    & Lim, *A Metric Learning Reality Check*: four models, each on three quarters of the training classes and stopped by
-    the fourth; ``"concatenated"`` is of their normalized embeddings side by side, normalized as each is. ``"ablation"``
-    of CCP's supplement, section 2.1: one model on two thirds of the training classes, stopped by the other third.
+    The help of ``jdml benchmark`` explains the protocols; ``"ablation"`` is that of CCP's supplement, section 2.1. CCP,
+    which needs a metric to end a problem, holds out a quarter of the classes in the conventional one, and is scored at
+    its best there. ``"concatenated"`` is of the normalized embeddings of ``"mlrc"``, normalized as each is.
     """
     one_of("protocol", protocol, get_args(Protocol))
     run, scores, vectors = as_config(RunConfig, run), [], []
     parts: list[tuple[Dataset, Dataset | None]] = [(data, None)]
     evaluation: dict[str, int | None] = {"every": None, "patience": None}
     if protocol != "conventional" or recipe.loss.needs_validation:
-        folds = _parts(data, THIRDS if protocol == "ablation" else FOLDS)
+        folds = _parts(data, 3 if protocol == "ablation" else FOLDS)
         parts = [*itertools.islice(folds, FOLDS if protocol == "mlrc" else 1)]
         evaluation = {"patience": recipe.evaluation.patience or RUN_PATIENCE}
     recipe = recipe.replace(evaluation=evaluation)

@@ -22,11 +22,7 @@ from jdml.training.callbacks import (
     TensorBoard,
     every,
 )
-from jdml.training.initialization import (
-    init_head_from_pca,
-    init_proxies_from_samples,
-    pretrained,
-)
+from jdml.training.initialization import init_head_from_pca, init_proxies_from_samples, pretrained
 from jdml.training.loop import fit
 from jdml.training.run_config import (
     Best,

@@ -198,8 +198,6 @@ class TensorBoard:
 
 AnyCallback = Callback | StatefulCallback | EMA | SkipNonfinite | LossScale
 """An element of ``fit(callbacks=)``."""
-SKIPPED_IN_A_ROW = 40
-"""Steps with a scaled loss that may be skipped in a row, each of which halves the scale: from 2**15 to 2**-25."""
 DECLARED = (EMA, SkipNonfinite, LossScale)
 """Callbacks that are part of the compiled step."""
 
@@ -221,7 +219,8 @@ class Callbacks:
         if EMA in declared and self.stateful:
             raise ValueError("callbacks: EMA cannot be combined with a StatefulCallback")
         self.loss_scale = LossScale in declared
-        default = SkipNonfinite(SKIPPED_IN_A_ROW) if self.loss_scale else None
+        # Each skipped step halves the scale: from 2**15 to 2**-25.
+        default = SkipNonfinite(40) if self.loss_scale else None
         skip = declared.get(SkipNonfinite, default)
         self.skip_limit = skip and int(skip.limit)
         self.decay = float(declared[EMA].decay) if EMA in declared else None

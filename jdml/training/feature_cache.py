@@ -24,8 +24,6 @@ from jdml.training.batch_source import DEVICE_BYTES, BatchSource, ImageFileSourc
 from jdml.training.run_config import Embedder
 from jdml.training.step import StepConfig, TrainState
 
-FEATURES = "features"
-"""The folder of features within a run's."""
 CHUNK = 512
 """Images that are decoded and embedded at a time."""
 SETS = 4
@@ -42,7 +40,7 @@ class CachedFeatureSource(RowSource):
         self.views, self.seed = int(model.cached_views or 1), seed
         if self.views > 1 and not isinstance(train.images, ImageFiles):
             raise ValueError(f"cached_views must be 1 for images in memory, got {self.views}")
-        default = None if run is None else Path(run) / FEATURES
+        default = None if run is None else Path(run) / "features"
         self.folder = default if model.cache_folder is None else Path(model.cache_folder)
         self._sets: list[tuple[Any, np.ndarray]] = []
 

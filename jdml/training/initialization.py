@@ -25,13 +25,7 @@ from jdml.runs.model_metadata import fit_variables
 from jdml.runs.run_files import MODEL, read_model
 from jdml.training.batch_source import check_train
 from jdml.training.run_config import Embedder
-from jdml.training.step import (
-    Pretrained,
-    Start,
-    StepConfig,
-    TrainState,
-    fresh_state,
-)
+from jdml.training.step import Pretrained, Start, StepConfig, TrainState, fresh_state
 
 ROWS, IMAGES = 512, 1024
 """The most images in a batch that proxies are drawn from, and that a head is fitted to."""

@@ -135,10 +135,8 @@ def fresh_state(
         variables = {**fresh, **load(fresh)}
         if variables.keys() != fresh.keys():
             raise ValueError(f"pretrained must return some of {[*fresh]}, got {[*variables]}")
-        trees = fresh["params"], variables["params"]
-        adapt.check_same_arrays(
-            "pretrained must return parameters of the same shapes", *trees, types=False
-        )
+        message = "pretrained must return parameters of the same shapes"
+        adapt.check_same_arrays(message, fresh["params"], variables["params"], types=False)
     params = {"model": variables["params"], **objective.init(objective_key)}
     adapt.check_pattern("pattern", spec.freeze, params["model"])
     return TrainState(
@@ -170,8 +168,7 @@ _quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level"
 
 @partial(_quick_jit, static_argnames=("model",))
 def _init(model: Model, key: jax.Array, images: Tree) -> Variables:
-    fresh: Variables = model.init(key, images, train=False)
-    return fresh
+    return model.init(key, images, train=False)
 
 
 def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int) -> Tree:

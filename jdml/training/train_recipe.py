@@ -202,16 +202,11 @@ def make_network(
     **own: Any,
 ) -> Any:
     """Make the network of a recipe."""
-    name = recipe.network.resolve(train.images)
-    fixed = recipe.finetune.freeze_batch_norm
-    if is_pointer(name):
-        return build_custom_model(
-            recipe.network, train, preprocess, freeze_batch_norm=fixed, seed=seed
-        )
+    network, fixed = recipe.network, recipe.finetune.freeze_batch_norm
+    if is_pointer(network.resolve(train.images)):
+        return build_custom_model(network, train, preprocess, freeze_batch_norm=fixed, seed=seed)
     frozen = True if fixed else None if recipe.finetune.freezes else False
-    return recipe.network.build(
-        train.images, freeze_batch_norm=frozen, pretrained=pretrained, **own
-    )
+    return network.build(train.images, freeze_batch_norm=frozen, pretrained=pretrained, **own)
 
 
 def make_optimizer(

@@ -255,9 +255,8 @@ class Trainer:
             if not isinstance(state, TrainState):
                 kind = type(state).__name__
                 raise TypeError(f"callbacks must return None, a TrainState or Stop, got a {kind}")
-            adapt.check_same_arrays(
-                "callbacks must return a state of the same shapes", self.state, state
-            )
+            message = "callbacks must return a state of the same shapes"
+            adapt.check_same_arrays(message, self.state, state)
             # The next step takes the memory of the state's arrays.
             new = jax.tree.map(lambda x, own: x if x is own else jnp.copy(x), state, self.state)
             self.state = self.place(new)
