@@ -198,11 +198,7 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
 @accepts_any_array(points="where", centers="centers_where")
 @ops.public()
 def covering_radius(
-    points: Array,
-    centers: Array,
-    *,
-    where: Array | None = None,
-    centers_where: Array | None = None,
+    points: Array, centers: Array, *, where: Array | None = None, centers_where: Array | None = None
 ) -> Array:
     """Measure how far the worst point is from its nearest centre.
 

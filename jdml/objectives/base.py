@@ -109,12 +109,7 @@ def pair(
     unknown = {n for n in ("key", "ids", "reference_ids") if not checks.takes(loss_fn, n)}
 
     def loss(
-        params: Params,
-        embeddings: Array,
-        labels: Array,
-        *,
-        state: Any = None,
-        **extra: Any,
+        params: Params, embeddings: Array, labels: Array, *, state: Any = None, **extra: Any
     ) -> tuple[Array, Metrics]:
         now, metrics = values(params)
         chosen = {**settings, **now, **{n: v for n, v in extra.items() if n not in unknown}}

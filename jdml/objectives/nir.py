@@ -134,10 +134,7 @@ def with_nir(
         return NirState(inner, state.steps + 1)
 
     def loss(
-        params: Params,
-        embeddings: Array,
-        labels: Array,
-        **extra: Any,
+        params: Params, embeddings: Array, labels: Array, **extra: Any
     ) -> tuple[Array, Metrics]:
         inputs = {"params": params, "embeddings": embeddings, "labels": labels, "extra": extra}
 
