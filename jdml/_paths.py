@@ -8,7 +8,6 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import IO, Any
@@ -59,7 +58,7 @@ def json_of(text: str | bytes, where: object, kind: type = object) -> Any:
     return value
 
 
-@contextmanager
+@contextlib.contextmanager
 def wrap_read_errors(where: object) -> Iterator[None]:
     """Raise a ValueError that names the file for errors of reading its content."""
     try:
@@ -88,7 +87,7 @@ def check_folder(name: str, folder: Path) -> None:
         raise ValueError(f"{name} must be a folder that may be written, got {folder}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def atomic_write(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
     """Open a file that replaces ``path`` once it is complete; ``shared`` between processes that write it."""
     check_local("path", path)
@@ -116,7 +115,7 @@ def lock_of(path: Path, *, needed: bool = True) -> Any:
     return FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def with_filename(path: Path) -> Iterator[None]:
     """Add the file's name to errors of the system, such as a full disk."""
     try:

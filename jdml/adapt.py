@@ -22,14 +22,7 @@ from jax.tree_util import DictKey, GetAttrKey, KeyPath
 from jdml._paths import natural_key
 from jdml.ops import checks
 
-__all__ = [
-    "joined",
-    "lora_factors",
-    "lora_merged",
-    "matching",
-    "scale_by_path",
-    "split",
-]
+__all__ = ["joined", "lora_factors", "lora_merged", "matching", "scale_by_path", "split"]
 
 Tree = Any
 HIDDEN = optax.MaskedNode()

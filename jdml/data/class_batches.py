@@ -1,5 +1,7 @@
 """An epoch of classes × samples: which classes share a batch, and which of their rows."""
 
+import math
+
 import numpy as np
 
 
@@ -37,7 +39,9 @@ class ClassBatches:
     def draw(self, random: np.random.Generator) -> np.ndarray:
         """Draw all batches of an epoch, ``[T, P · S]``."""
         if self.weights is None:
-            groups = _share_slots(self.groups, self.shape[0] * self.shape[1], random)
+            groups = self.groups.copy()  # always the smallest rise, until all slots are filled
+            while free := math.prod(self.shape) - int(groups.sum()):
+                groups[random.permutation(np.flatnonzero(groups == groups.min()))[:free]] += 1
         else:
             groups = _share_by_weight(self.weights, self.shape, random)
         slots = _assign_classes(groups, self.shape, random)
@@ -48,14 +52,6 @@ class ClassBatches:
             [_assign_rows(rows, count, self.samples, random) for rows, count in drawn]
         )
         return batches.reshape(self.shape[0], -1)
-
-
-def _share_slots(groups: np.ndarray, slots: int, random: np.random.Generator) -> np.ndarray:
-    """Raise the classes' numbers of groups, always the smallest, until they fill all slots."""
-    groups = groups.copy()
-    while free := slots - int(groups.sum()):
-        groups[random.permutation(np.flatnonzero(groups == groups.min()))[:free]] += 1
-    return groups
 
 
 def _share_by_weight(

@@ -18,7 +18,6 @@ from jdml.data.rows import TABLES
 from jdml.data.splits import SHARES, read_groups, resplit, split_by_class_names
 from jdml.data.tfds import folder_of
 from jdml.ops import checks
-from jdml.ops.checks import did_you_mean
 from jdml.registry import DATASETS
 from jdml.registry.datasets import describe
 
@@ -151,7 +150,7 @@ def read_path(path: Path, column: str | None = None) -> Listing:
         if not files and not is_pointer(str(path)):
             raise FileNotFoundError(
                 "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as "
-                f"cub:FOLDER; {path} is none{did_you_mean(str(path).partition(':')[0], DATASETS)}"
+                f"cub:FOLDER; {path} is none{checks.did_you_mean(str(path).partition(':')[0], DATASETS)}"
             )
     if files:
         return Listing("folder", files, {}, {"all": np.arange(len(files))}, notes=notes)

@@ -13,7 +13,6 @@ from jdml.metrics.gallery_search import pieces
 from jdml.metrics.reranking import look_again
 from jdml.metrics.retrieval import evaluate_retrieval
 from jdml.ops import checks, sphere
-from jdml.ops.checks import Rerank
 
 
 def evaluate_arrays(
@@ -25,7 +24,7 @@ def evaluate_arrays(
     gallery_labels: str = "gallery_labels",
     self_index: str = "self_index",
     ignore_same_group: str | None = None,
-    rerank: Rerank = "none",
+    rerank: checks.Rerank = "none",
     normalize: Literal["none", "sphere"] = "none",
     nmi: bool = False,
     **ranks: Any,

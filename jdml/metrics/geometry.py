@@ -98,7 +98,8 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     # Not infinite, for 0 · ∞ of equal embeddings.
     sharpness = jnp.minimum(t * unit * unit, jnp.finfo(x.dtype).max)
     x = apply_centering(x, frame)
-    sums = ops.pair_sums(_gaussian, x, jnp.zeros(size, jnp.int32), (sharpness,))
+    groups = jnp.zeros(size, jnp.int32)
+    sums = ops.pair_sums(lambda squared, _, t: jnp.exp(-t * squared), x, groups, (sharpness,))
     return jnp.sum(sums) / max(size * (size - 1), 1)
 
 
@@ -139,18 +140,22 @@ def class_density(
         Array(0.25, dtype=float32)
     """
     checks.one_of("distance", distance, ("euclidean", "cosine"))
-    classes, term = _classes(embeddings, labels), _distance_within
+    classes, apart = _classes(embeddings, labels), pair_distance
     if distance == "cosine":
-        classes, term = classes.directions(), _cosine_within
+        classes, apart = classes.directions(), lambda squared, same: 0.5 * squared
+
+    def within_classes(squared: Array, same: Array) -> Array:
+        return jnp.where(same, apart(squared, same), 0.0)
+
     pair_counts = jnp.maximum(classes.counts * (classes.counts - 1), 1)[classes.own]
     means = _means(classes.points, classes.own, classes.counts)
     # Around its own mean a class keeps the digits that its points share.
-    sums = ops.pair_sums(term, classes.points - means[classes.own], classes.groups)
+    sums = ops.pair_sums(within_classes, classes.points - means[classes.own], classes.groups)
     wide = classes.counts > 1
     within = jnp.sum(jnp.where(classes.groups >= 0, sums / pair_counts, 0.0)) / jnp.maximum(
         wide.sum(), 1
     )
-    between = _between(classes, pair_distance if distance == "euclidean" else _cosine)
+    between = _between(classes, apart)
     return jnp.where(between == 0, 0.0, within / jnp.where(between == 0, 1.0, between))
 
 
@@ -198,11 +203,7 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
 @accepts_any_array(points="where", centers="centers_where")
 @ops.public()
 def covering_radius(
-    points: Array,
-    centers: Array,
-    *,
-    where: Array | None = None,
-    centers_where: Array | None = None,
+    points: Array, centers: Array, *, where: Array | None = None, centers_where: Array | None = None
 ) -> Array:
     """Measure how far the worst point is from its nearest centre.
 
@@ -340,22 +341,6 @@ def _between(classes: _Classes, term: Callable[..., Array]) -> Array:
     )
 
 
-def _gaussian(squared: Array, same: Array, t: Array) -> Array:
-    return jnp.exp(-t * squared)
-
-
 def pair_distance(squared: Array, same: Array) -> Array:
     """A term of ``ops.pair_sums``: how far apart two rows are."""
     return safe_sqrt(squared)
-
-
-def _cosine(squared: Array, same: Array) -> Array:
-    return 0.5 * squared
-
-
-def _distance_within(squared: Array, same: Array) -> Array:
-    return jnp.where(same, safe_sqrt(squared), 0.0)
-
-
-def _cosine_within(squared: Array, same: Array) -> Array:
-    return jnp.where(same, 0.5 * squared, 0.0)

@@ -55,13 +55,9 @@ def proxy_distance(
         (0.4472, 0.3162)
     """
     checks.one_of("kind", kind, get_args(Kind))
-    centres, points, owners = _prepare("proxy_distance", proxies, embeddings, labels)
-    distances = [
-        _class_distance(centre, points[owners == c], kind)
-        for c, centre in enumerate(centres)
-        if (owners == c).any()
-    ]
-    return float(np.mean(distances))
+    centres = _units("proxy_distance", proxies)
+    by_class = _by_class("proxy_distance", centres, embeddings, labels)
+    return float(np.mean([_class_distance(costs, kind) for _, costs in by_class]))
 
 
 class ProxySpread(NamedTuple):
@@ -128,47 +124,50 @@ def proxy_spread(
         raise ValueError(
             "embeddings, labels and modes tell together which modes are covered: give all of them or none"
         )
+    centres = _units("proxy_spread", proxies)
+    spread = _pairs(centres, delta)
     if embeddings is None:
-        return ProxySpread(*_pairs(_units("proxy_spread", proxies), delta))
-    centres, points, owners = _prepare("proxy_spread", proxies, embeddings, labels)
+        return ProxySpread(*spread)
+    by_class = _by_class("proxy_spread", centres, embeddings, labels)
     names = np.asarray(modes)
-    if names.shape != owners.shape:
+    if names.shape != (len(embeddings),):
         raise ValueError(
-            f"modes must have shape {list(owners.shape)}, one for each of embeddings, got {list(names.shape)}"
+            f"modes must have shape [{len(embeddings)}], one for each of embeddings, got {list(names.shape)}"
         )
     names = as_text(names)  # numbers and None beside names
-    covered = [
-        _covered(centre, points[owners == c], names[owners == c], delta)
-        for c, centre in enumerate(centres)
-        if (owners == c).any()
-    ]
-    return ProxySpread(*_pairs(centres, delta), float(np.mean(covered)))
+    covered = []
+    for rows, costs in by_class:
+        own, reached = names[rows], costs.min(axis=0) <= delta
+        covered.append(np.mean([reached[own == mode].any() for mode in np.unique(own)]))
+    return ProxySpread(*spread, float(np.mean(covered)))
 
 
-def _prepare(
-    function: str, proxies: Array, embeddings: Any, labels: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``[C, K, D]`` and ``[N, D]`` on the unit sphere, in float64, and the labels; checked."""
-    centres = _units(function, proxies)
+def _by_class(
+    function: str, centres: np.ndarray, embeddings: Any, labels: Any
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The rows ``[N]`` of each class that has some, and how far its proxies are from these ``[K, n]``; checked."""
+    from scipy.spatial.distance import cdist
+
     owners, rows = labelled_rows(function, embeddings, labels)
     checks.check_embeddings("embeddings", embeddings, dim=centres.shape[2], like="proxies")
     checks.check_classes(owners, len(centres), "proxies")
     checks.check_finite("embeddings", embeddings, rows)
-    return centres, unit_rows(embeddings), owners
+    points = unit_rows(embeddings)
+    masks = ((owners == c, centre) for c, centre in enumerate(centres))
+    return [(own, cdist(centre, points[own])) for own, centre in masks if own.any()]
 
 
 def _units(function: str, proxies: Array) -> np.ndarray:
+    """``[C, K, D]`` on the unit sphere, in float64; checked."""
     checks.check_concrete(function, proxies)
     centres = checks.as_centres("proxies", proxies)
     checks.check_finite("proxies", centres)
     return unit_rows(centres)
 
 
-def _class_distance(proxies: np.ndarray, points: np.ndarray, kind: Kind) -> float:
+def _class_distance(costs: np.ndarray, kind: Kind) -> float:
     from scipy.optimize import linear_sum_assignment
-    from scipy.spatial.distance import cdist
 
-    costs = cdist(proxies, points)
     if kind == "nearest":
         return float(costs.min(axis=1).mean())
     if kind == "assignment":
@@ -186,14 +185,6 @@ def _pairs(centres: np.ndarray, delta: float) -> tuple[float, float]:
         return 0.0, 0.0
     apart = np.stack([pdist(of_class) for of_class in centres])
     return float((apart <= delta).mean()), float(apart.mean())
-
-
-def _covered(proxies: np.ndarray, points: np.ndarray, modes: np.ndarray, delta: float) -> float:
-    """The share of a class's modes with a proxy within δ of one of their points."""
-    from scipy.spatial.distance import cdist
-
-    reached = cdist(proxies, points).min(axis=0) <= delta
-    return float(np.mean([reached[modes == mode].any() for mode in np.unique(modes)]))
 
 
 @accepts_any_array()

@@ -15,7 +15,6 @@ import numpy as np
 from jax import Array
 
 from jdml.ops import checks
-from jdml.ops.checks import one_of
 from jdml.ops.decorators import spell_documentation
 from jdml.ops.meshes import by_rows
 
@@ -243,7 +242,7 @@ def map_at_k(
         [0.4167, 0.3333]
     """
     hits, relevant, k = _ranked(hits, num_relevant, k)
-    one_of("divisor", divisor, get_args(Divisor))
+    checks.one_of("divisor", divisor, get_args(Divisor))
     best = {
         "min": jnp.minimum(relevant, k),
         "k": jnp.full_like(relevant, k),

@@ -12,7 +12,6 @@ from jdml.metrics.gallery_search import without_own
 from jdml.metrics.neighbors import nearest
 from jdml.metrics.relevance import checked_own, rows_of
 from jdml.ops import checks, sphere
-from jdml.ops.checks import Rerank
 
 AT_A_TIME = 1 << 16
 """Pairs of vectors whose distances are taken at once."""
@@ -214,7 +213,7 @@ def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array
 
 
 def look_again(
-    kind: Rerank, queries: Any, gallery: Any = None, self_index: Any = None
+    kind: checks.Rerank, queries: Any, gallery: Any = None, self_index: Any = None
 ) -> tuple[Any, Any, Any, Array | None]:
     """Rank again in one of the ways of this module: queries, gallery, own rows, and distances ``[Q, N]`` if others."""
     if kind == "none":

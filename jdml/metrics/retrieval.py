@@ -15,7 +15,6 @@ from jdml.metrics.array_conversion import accepts_any_array
 from jdml.metrics.gallery_search import QUERIES, Search, pad_rows, padded_size, prepare, ranked
 from jdml.metrics.ranking_score import rows_per_block
 from jdml.ops import checks
-from jdml.ops.checks import one_of
 from jdml.registry.datasets import DataSet
 
 Average = Literal["query", "class"]
@@ -131,8 +130,8 @@ def evaluate_retrieval(
         >>> evaluate_retrieval(x, jnp.array([0, 0, 1, 1, 1, 2]), ignore=(camera, camera), recall_at=())["queries"]
         3
     """
-    one_of("map_divisor", map_divisor, get_args(ranking.Divisor))
-    one_of("average", average, get_args(Average))
+    checks.one_of("map_divisor", map_divisor, get_args(ranking.Divisor))
+    checks.one_of("average", average, get_args(Average))
     if average == "class" and query_labels is None:
         raise ValueError('average="class" needs query_labels, the classes of the queries')
     metrics = {

@@ -9,14 +9,7 @@ import flax.linen as nn
 import jax
 
 from jdml.distributed import Tree
-from jdml.models.base_adapter import (
-    ModelAdapter,
-    Result,
-    arguments,
-    flag_values,
-    flags_of,
-    is_flag,
-)
+from jdml.models.base_adapter import ModelAdapter, Result, arguments, flag_values, flags_of, is_flag
 
 OTHER = "~"
 """Begins the name of a collection other than ``batch_stats`` among the statistics that a run carries."""

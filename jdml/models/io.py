@@ -10,8 +10,6 @@ from jdml._optional_imports import MissingLibraryError, require_package
 from jdml._paths import atomic_write
 
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
-# Under these keys training programs store the weights of a checkpoint.
-WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
 
 Arrays = dict[str, np.ndarray]
 
@@ -75,7 +73,7 @@ def _read_torch(path: Path) -> Arrays:
 
     with wrap_format_errors(path):
         content = torch.load(path, map_location="cpu", weights_only=True)
-        for key in WRAPPERS:
+        for key in ("state_dict", "model", "model_state_dict", "teacher"):  # of checkpoints
             if isinstance(content, dict) and isinstance(content.get(key), dict):
                 content = content[key]
         return {

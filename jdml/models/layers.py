@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -111,17 +111,13 @@ def _standardize_backward(
 _standardize_batch.defvjp(_standardize_forward, _standardize_backward)
 
 
-class Window(NamedTuple):
-    """The places of a max-pooling; hashable, so that it can be static."""
-
-    size: int
-    stride: int
-    padding: Sequence[tuple[int, int]]
+Window = tuple[tuple[int, int], tuple[int, int], tuple[tuple[int, int], ...]]
+"""The shape, the strides and the padding of a max-pooling."""
 
 
 def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, int]]) -> jax.Array:
     """Max-pooling of ``[B, H, W, C]`` over windows of size × size; several largest share the gradient."""
-    return _max_pool(Window(size, stride, tuple((low, high) for low, high in padding)), x)
+    return _max_pool(((size, size), (stride, stride), tuple((a, b) for a, b in padding)), x)
 
 
 # XLA's gradient takes several times as long on a CPU. A TPU uses it: the first of the largest gets it there.
@@ -129,18 +125,15 @@ def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, 
 def _max_pool(window: Window, x: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(
         x,
-        tpu=partial(_xla_max_pool, window),
+        tpu=lambda x: nn.max_pool(x, *window),
         default=lambda x: reduce(jnp.maximum, _pooled_places(window, x)),
     )
 
 
-def _xla_max_pool(window: Window, x: jax.Array) -> jax.Array:
-    return nn.max_pool(x, (window.size,) * 2, (window.stride,) * 2, window.padding)
-
-
 def _pooled_places(window: Window, x: jax.Array, fill: float = -jnp.inf) -> list[jax.Array]:
-    padded = jnp.pad(x, ((0, 0), *window.padding, (0, 0)), constant_values=fill)
-    return windows(padded, (window.size,) * 2, (window.stride,) * 2)
+    shape, strides, padding = window
+    padded = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=fill)
+    return windows(padded, shape, strides)
 
 
 def _max_pool_forward(window: Window, x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
@@ -154,7 +147,7 @@ def _max_pool_backward(
     return jax.lax.platform_dependent(
         *residuals,
         up,
-        tpu=lambda x, _, up: jax.vjp(partial(_xla_max_pool, window), x)[1](up),
+        tpu=lambda x, _, up: jax.vjp(lambda x: nn.max_pool(x, *window), x)[1](up),
         default=lambda x, largest, up: (_shared(window, x, largest, up),),
     )
 

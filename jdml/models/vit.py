@@ -1,5 +1,6 @@
 """Vision transformers, one module for all by its settings; positions resampled as where the weights come from."""
 
+from functools import partial
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -141,14 +142,12 @@ class VisionTransformer(nn.Module):
         return x, grid
 
 
-def _activate(x: jax.Array, kind: Activation) -> jax.Array:
+# Recomputed for the gradient: stored, its derivative would be a fifth of a training step's memory.
+@partial(jax.checkpoint, static_argnums=1)
+def _activated(x: jax.Array, kind: Activation) -> jax.Array:
     if kind == "quick_gelu":
         return x * nn.sigmoid(1.702 * x)
     return nn.gelu(x, approximate=kind == "gelu_tanh")
-
-
-_activated = jax.checkpoint(_activate, static_argnums=1)
-"""Recomputed for the gradient: stored, its derivative would be a fifth of a training step's memory."""
 
 
 def _mlp(x: jax.Array, hidden: int, activation: Activation, dtype: Any) -> jax.Array:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +47,7 @@ def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
     return module
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Normalizer:
     """Normalizes photographs as a network's weights expect; equal ones are one static argument of ``jax.jit``."""
 

@@ -9,14 +9,7 @@ A training step needs nothing else to serve every method::
 Objectives nest: :func:`with_memory` takes any pair objective and gives one that also compares with past batches.
 """
 
-from jdml.objectives.base import (
-    LossFn,
-    Metrics,
-    Objective,
-    Params,
-    pair,
-    proxy,
-)
+from jdml.objectives.base import LossFn, Metrics, Objective, Params, pair, proxy
 from jdml.objectives.nir import NirState, with_nir
 from jdml.objectives.reference_objectives import (
     MemoryState,

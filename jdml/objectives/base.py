@@ -109,12 +109,7 @@ def pair(
     unknown = {n for n in ("key", "ids", "reference_ids") if not checks.takes(loss_fn, n)}
 
     def loss(
-        params: Params,
-        embeddings: Array,
-        labels: Array,
-        *,
-        state: Any = None,
-        **extra: Any,
+        params: Params, embeddings: Array, labels: Array, *, state: Any = None, **extra: Any
     ) -> tuple[Array, Metrics]:
         now, metrics = values(params)
         chosen = {**settings, **now, **{n: v for n, v in extra.items() if n not in unknown}}
@@ -255,11 +250,8 @@ def sample_classes(
     where: Array | None = None,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> tuple[Array, Array]:
-    """Return ``[S, K, D]``, the proxies of a batch's classes and of random others, and the labels ``[B]`` among them.
-
-    S is rounded up to a multiple of the devices, each of which draws among its own classes if they divide C; masked
-    rows have label −1. As An et al., *Partial FC*, do.
-    """
+    """Return the proxies ``[S, K, D]`` of a batch's classes and of random others, and the labels ``[B]`` among them."""
+    # As An et al., *Partial FC*, do. S is rounded up to a multiple of the devices; masked rows have label −1.
     axis = as_axis(axis_name)
     proxies = jnp.asarray(proxies)
     by_class = axis.holds_part("proxies", proxies)
@@ -267,8 +259,7 @@ def sample_classes(
     checks.check_classes(labels, classes, "proxies", where)
     labels = checks.widen_labels(labels)
     rows = rows_of_classes(labels, where, classes)
-    checked_key = checks.check_key("key", key, needed_by=f"sampled_classes={number}")
-    drawn_key = portable_key(checked_key)
+    drawn_key = portable_key(checks.check_key("key", key, needed_by=f"sampled_classes={number}"))
     labels = jnp.where(rows, labels, -1).astype(jnp.int32)
 
     def draw(axis: Axis, proxies: Array, others: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -134,10 +134,7 @@ def with_nir(
         return NirState(inner, state.steps + 1)
 
     def loss(
-        params: Params,
-        embeddings: Array,
-        labels: Array,
-        **extra: Any,
+        params: Params, embeddings: Array, labels: Array, **extra: Any
     ) -> tuple[Array, Metrics]:
         inputs = {"params": params, "embeddings": embeddings, "labels": labels, "extra": extra}
 
@@ -174,10 +171,13 @@ def with_nir(
         kind = self_regularization
         if kind != "none":
             drawn_key = checks.check_key("key", key, needed_by=f"self_regularization={kind!r}")
-            flow_params = {"params": params["flow"]}
-            value += weight * _of_samples(
-                base, inner, flow, flow_params, condition, labels, drawn_key, kind
-            )
+            latent_key, loss_key = jax.random.split(portable_key(drawn_key))
+            latents = jax.random.normal(latent_key, condition.shape, condition.dtype)
+            if kind == "match":
+                inner, condition = jax.lax.stop_gradient((inner, condition))
+            drawn = flow.apply({"params": params["flow"]}, latents, condition, method="inverse")[0]
+            drawn = jax.lax.stop_gradient(drawn) if kind == "generate" else drawn
+            value += weight * base(inner, drawn, labels, key=loss_key)[0]
         return value, {**metrics, **measured, "loss": value, "proxy_loss": proxy_loss}
 
     def regularize(
@@ -185,14 +185,13 @@ def with_nir(
     ) -> tuple[Array, Metrics]:
         if stop_proxy_gradient:
             condition = jax.lax.stop_gradient(condition)
-        flow_params = {"params": params["flow"]}
-        latents, log_dets = flow.apply(flow_params, x, condition)
+        flow_of = functools.partial(flow.apply, {"params": params["flow"]})
+        latents, log_dets = flow_of(x, condition)
         value = nir_loss(latents, log_dets, where=rows, **shaped)
         surprise = _surprise(latents, log_dets, rows, shaped)
         if has_wrong_classes:
-            value += wrong_class_weight * _of_wrong_classes(
-                flow, flow_params, x, condition, labels, rows, shaped
-            )
+            wrong = _of_wrong_classes(flow_of, x, condition, labels, rows, shaped)
+            value += wrong_class_weight * wrong
         divisor = x.shape[1] if per_dimension else 1
         beyond = temperature * surprise / divisor > STEEPEST
         return value, {
@@ -225,13 +224,7 @@ def _surprise(latents: Array, log_dets: Array, rows: Array, shaped: dict[str, An
 
 
 def _of_wrong_classes(
-    flow: Any,
-    flow_params: Params,
-    x: Array,
-    condition: Array,
-    labels: Array,
-    rows: Array,
-    shaped: dict[str, Any],
+    flow_of: Any, x: Array, condition: Array, labels: Array, rows: Array, shaped: dict[str, Any]
 ) -> Array:
     """Return ``mean f(−t · NLL)`` of samples given the proxy of the next sample of another class."""
     size = len(labels)
@@ -239,27 +232,7 @@ def _of_wrong_classes(
     others = rows[following] & (labels[following] != labels[:, None])
     wrong = rows & others.any(1)
     next_other = jnp.take_along_axis(following, others.argmax(1)[:, None], axis=1)[:, 0]
-    latents, log_dets = flow.apply(flow_params, x, condition[next_other])
+    latents, log_dets = flow_of(x, condition[next_other])
     surprise = _surprise(latents, log_dets, wrong, shaped)
     # A zero latent of log-determinant u has the negative log-likelihood −u.
     return nir_loss(jnp.zeros_like(latents), surprise, where=wrong, **shaped)
-
-
-def _of_samples(
-    base: Callable[..., tuple[Array, Metrics]],
-    inner: Params,
-    flow: Any,
-    flow_params: Params,
-    condition: Array,
-    labels: Array,
-    key: Array,
-    kind: str,
-) -> Array:
-    """Return the proxy loss of samples that the flow draws, training the proxies, the flow, or both."""
-    latent_key, loss_key = jax.random.split(portable_key(key))
-    latents = jax.random.normal(latent_key, condition.shape, condition.dtype)
-    if kind == "match":
-        inner, condition = jax.lax.stop_gradient((inner, condition))
-    drawn, _ = flow.apply(flow_params, latents, condition, method="inverse")
-    drawn = jax.lax.stop_gradient(drawn) if kind == "generate" else drawn
-    return base(inner, drawn, labels, key=loss_key)[0]

@@ -275,8 +275,7 @@ class LossConfig(Config):
     def _check_parts(self) -> None:
         """Refuse what the loss, or its method, would not use."""
         method = self.method or PLAIN
-        kind = self.kind
-        name = self.name
+        kind, name = self.kind, self.name
         if self.method is not None and method.kind != kind:
             raise RecipeError(
                 f"{{method}} {method.name} is for {method.kind} losses, such as {method.loss}; "

@@ -26,7 +26,6 @@ ROLES = ("proxies", "beta", "flow")
 """Roles of parameters that objectives of the library learn; a recipe may have rates of others than its own."""
 LOSS, NETWORK, FINETUNE = LossConfig(), NetworkConfig(), FinetuneConfig()
 """The other parts of a recipe that says nothing of them."""
-SCHEDULES = ("constant", "cosine", "linear", "step")
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ class OptimizerConfig(Config):
     def schedule_settings(self) -> tuple[str, dict[str, Any]]:
         """Return the schedule's name and settings, such as ``('step', {'factor': 0.5, 'every': 10})``."""
         name, settings = parse_named(self.schedule, "schedule")
-        one_of("schedule", name, SCHEDULES)
+        one_of("schedule", name, ("constant", "cosine", "linear", "step"))
         known = {"every": count, "factor": non_negative} if name == "step" else {}
         for setting, value in settings.items():
             if setting not in known:

@@ -169,9 +169,7 @@ def recommended_parts(pretraining: Pretraining, steps: int, rows: int = ROWS) ->
         ),
         "batch": BatchConfig(size=rows, on_small_class="refuse", steps=int(steps)),
         "optimizer": OptimizerConfig(
-            learning_rate=RATES[pretraining],
-            lr_warmup_steps=int(steps) // 20,
-            schedule="cosine",
+            learning_rate=RATES[pretraining], lr_warmup_steps=int(steps) // 20, schedule="cosine"
         ),
     }
 

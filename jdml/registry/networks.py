@@ -159,12 +159,7 @@ RESNETS = {
 RESIDUAL = ("stem.*", r"stage\d+_block\d+")
 """First names of the parameters of residual networks."""
 _NETWORKS = (
-    Network(
-        "eps",
-        "jdml.models.convnets:EpsNet",
-        small_images=True,
-        pooling=False,
-    ),
+    Network("eps", "jdml.models.convnets:EpsNet", small_images=True, pooling=False),
     Network("small", "jdml.models.convnets:SmallConvNet", small_images=True),
     Network("resnet20v2", "jdml.models.resnets:ResNet20V2", small_images=True),
     *(
