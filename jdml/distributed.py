@@ -29,6 +29,8 @@ __all__ = ["initialize"]
 
 Tree = Any
 """A pytree of arrays."""
+HEARTBEAT, SHUTDOWN = 30, 30
+"""Seconds without a sign of life after which a process counts as ended, and that one waits for others at its end."""
 
 _log = logging.getLogger(__name__)
 
@@ -200,7 +202,7 @@ def initialize(
     if is_alone or jax.distributed.is_initialized():
         return
     jax.distributed.initialize(
-        *arguments, heartbeat_timeout_seconds=30, shutdown_timeout_seconds=30
+        *arguments, heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=SHUTDOWN
     )
 
 

@@ -124,22 +124,28 @@ def _rule(geometry: Geometry, kernel: jax.Array) -> Transform:
     return _by_places if geometry.groups == features and channels == 1 else _xla
 
 
-def _gradients(
+def _by_images(
     transform: Transform, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Return the gradients of the images and of the kernel: a transform transposed."""
-    by_images, by_kernel = jax.vjp(partial(transform, geometry), images, kernel)[1](up)
-    return by_images, by_kernel
+) -> jax.Array:
+    """Return the gradient of the images: a transform transposed."""
+    (gradient,) = jax.linear_transpose(lambda x: transform(geometry, x, kernel), images)(up)
+    return gradient
 
 
-def _cpu_gradients(
+def _by_kernel(
+    transform: Transform, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> jax.Array:
+    """Return the gradient of the kernel: a transform transposed."""
+    (gradient,) = jax.linear_transpose(lambda k: transform(geometry, images, k), kernel)(up)
+    return gradient
+
+
+def _cpu_by_kernel(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    rule = _rule(geometry, kernel)
-    by_images, by_kernel = _gradients(rule, geometry, images, kernel, up)
-    if geometry.groups == 1 or rule is not _xla:
-        by_kernel = _by_chunks(_kernel_rule(geometry, kernel), geometry, images, kernel, up)
-    return by_images, by_kernel
+) -> jax.Array:
+    if geometry.groups > 1 and _rule(geometry, kernel) is _xla:
+        return _by_kernel(_xla, geometry, images, kernel, up)
+    return _by_chunks(_kernel_rule(geometry, kernel), geometry, images, kernel, up)
 
 
 def _kernel_rule(geometry: Geometry, kernel: jax.Array) -> Part:
@@ -235,14 +241,26 @@ def _convolve(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.A
     )
 
 
+def _convolve_forward(
+    geometry: Geometry, images: jax.Array, kernel: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _convolve(geometry, images, kernel), (images, kernel)
+
+
 def _convolve_backward(
     geometry: Geometry, residuals: tuple[jax.Array, jax.Array], up: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    on_cpu, default = partial(_cpu_gradients, geometry), partial(_gradients, _xla, geometry)
-    by_images, by_kernel = lax.platform_dependent(*residuals, up, cpu=on_cpu, default=default)
+    rules = (
+        (partial(_by_images, _rule(geometry, residuals[1])), partial(_by_images, _xla)),
+        (_cpu_by_kernel, partial(_by_kernel, _xla)),
+    )
+    by_images, by_kernel = (
+        lax.platform_dependent(
+            *residuals, up, cpu=partial(on_cpu, geometry), default=partial(default, geometry)
+        )
+        for on_cpu, default in rules
+    )
     return by_images, by_kernel
 
 
-_convolve.defvjp(
-    lambda geometry, *operands: (_convolve(geometry, *operands), operands), _convolve_backward
-)
+_convolve.defvjp(_convolve_forward, _convolve_backward)

@@ -29,6 +29,8 @@ Projection = Literal["pca", "tsne"]
 SAMPLE = 4000
 """The most rows whose pairs are measured."""
 BINS = 40
+HUBS = 12
+"""Hubs that are shown."""
 UNANIMOUS, FEWEST = 5, 3
 """Neighbours of one other class that make a label suspect; fewer if the class has fewer images, but this many."""
 CHARGES, FIELDS, SIDE = 1500, 4, 72
@@ -71,9 +73,9 @@ def score_neighbours(
 
 
 def hubs(indices: np.ndarray) -> tuple[list[tuple[int, int]], float]:
-    """Find rows, at most twelve, that are neighbours of too many, with their counts, and the skewness of all counts."""
+    """Find rows that are neighbours of too many, with their counts, and the skewness of all counts."""
     counts = np.bincount(indices.reshape(-1), minlength=len(indices))
-    order = np.argsort(-counts, kind="stable")[:12]
+    order = np.argsort(-counts, kind="stable")[:HUBS]
     spread = counts.std()
     skew = float(np.mean(((counts - counts.mean()) / spread) ** 3)) if spread > 0 else 0.0
     return [(int(row), int(counts[row])) for row in order if counts[row] > indices.shape[1]], skew

@@ -26,10 +26,15 @@ FRAMES = {
 }
 MARKERS = "os^Dv"
 """Classes of one colour differ in their mark."""
+SIDE = 160
+"""Longest side of an image on a sheet of neighbours, in pixels."""
+MOST = 40
+"""Queries on a sheet."""
+Panel = tuple[str, np.ndarray, np.ndarray]
 
 
 def scatter_grid(
-    panels: Sequence[tuple[str, np.ndarray, np.ndarray]],
+    panels: Sequence[Panel],
     path: str | Path,
     *,
     columns: int | None = None,
@@ -394,8 +399,8 @@ def _characters(file: str) -> frozenset[str]:
 
 
 def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
-    """Draw queries, at most forty, each in a row with its neighbours, and under each its class and distance."""
-    shown = answers[:40]
+    """Draw queries, each in a row with its neighbours, and under each its class and distance."""
+    shown = answers[:MOST]
     columns = 1 + max(len(answer["hits"]) for answer in shown)
     figure, grid = _panels(columns * len(shown), columns, (1.3, 1.55))
     for axes in grid:
@@ -404,7 +409,7 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
         query = {"file": answer["query"], "label": "query"}
         for axes, hit in zip(grid[row * columns :], [query, *answer["hits"]], strict=False):
             image = open_image(image_named(hit["file"]))
-            image.thumbnail((160, 160))
+            image.thumbnail((SIDE, SIDE))
             axes.imshow(image)
             below = f"\n{hit['distance']:.3f}" if "distance" in hit else ""
             name = _name(None, str(hit.get("label", "")))

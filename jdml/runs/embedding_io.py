@@ -83,10 +83,14 @@ def read_embeddings(path: Path) -> EmbeddingTable:
     arrays = READERS[path.suffix](path)
     if "embeddings" not in arrays:
         raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
+    vectors = np.asarray(arrays["embeddings"])
+    if vectors.dtype.kind not in "fiu" or vectors.ndim != 2 or not vectors.size:
+        shape = list(vectors.shape)
+        raise ValueError(
+            f"embeddings of {path} must be numbers [N, D], got {vectors.dtype} {shape}"
+        )
     with np.errstate(over="ignore"):
-        vectors = np.asarray(arrays["embeddings"], np.float32)
-    if vectors.ndim != 2 or not vectors.size:
-        raise ValueError(f"embeddings of {path} must be [N, D], got {list(vectors.shape)}")
+        vectors = vectors.astype(np.float32, copy=False)
     broken = ~np.isfinite(vectors).all(axis=1)
     if broken.any():
         row = int(broken.argmax())

@@ -264,20 +264,6 @@ def test_names_are_the_same_in_every_locale():
     assert len(set(map(data_fingerprint, data))) == 1
 
 
-def test_long_tail_is_split_into_similar_halves(tmp_path):
-    for name, each in zip("abcdefgh", (20, 12, 8, 3, 2, 2, 1, 1), strict=True):
-        classes(tmp_path, name, each=each)
-    listing = read_folder(tmp_path)
-    ids = listing.views["class"]
-    parts = {part: ids[listing.splits[part]] for part in ("train", "test")}
-    assert {part: len(np.unique(of)) for part, of in parts.items()} == {"train": 4, "test": 4}
-    assert len(parts["test"]) > 0.3 * len(ids)
-    assert not np.intersect1d(parts["train"], parts["test"]).size
-    (note,) = listing.split_notes
-    assert note in check("folder", tmp_path).notes
-    assert data.resplit(listing, "classes").split_notes == ()
-
-
 # Checks that a data set is complete
 
 
