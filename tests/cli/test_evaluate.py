@@ -116,6 +116,9 @@ def test_evaluate_by_level(jdml_main, embeddings, tmp_path):
     coarse, fine = json.loads(out)["NMI"]
     assert 0 <= coarse < 0.7 < fine < 0.8  # of the clusters 0, 1 and 10, 11, 11.4 and 20
     assert "level 0" in jdml_main("evaluate", file)[1]
+    file.write_bytes(b"PK\x03\x04 broken")
+    code, _, err = jdml_main("evaluate", file)
+    assert (code, "levels.npz" in err) == (2, True)
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -1,11 +1,15 @@
 """The options of `jdml train` before the first step: recipes, parts of data, objectives, hints."""
 
+import logging
+import re
+
 import jax
 import numpy as np
 import pytest
 from cli.photos import draw_photos
 
 from jdml import recipes
+from jdml._optional_imports import progress_bar
 from jdml.cli.commands import COMMANDS
 from jdml.cli.train import Train, fit_to_data
 from jdml.cli.training_data import read_training_data
@@ -125,6 +129,8 @@ def test_named_loss_or_method_replaces_the_recommended_recipe(words):
     [
         ("", [150] * 8, "4x16", "easy_positive"),
         ("--classes-per-batch 8 --samples-per-class 4", [150] * 8, "8x4", "easy_positive"),
+        ("--loss triplet", [150] * 8, "8x8", "none"),
+        ("--loss triplet --classes-per-batch 64 --samples-per-class 4", [6] * 3, "3x4", "none"),
         ("--loss triplet --classes-per-batch 2 --samples-per-class 40", [6] * 3, "2x6", "none"),
     ],
 )
@@ -173,15 +179,21 @@ def test_field_activity_is_logged_where_its_pairs_are_few():
 
 
 def test_sweep_over_flags_and_tuples(tmp_path):
+    """Settings that are typed with it apply unless they are swept."""
+
     def runs(*values):
-        words = ("--out", str(tmp_path), "--loss", "recall_at_k", "--model", "vit_s16", "--set")
-        swept = COMMANDS["sweep"].read([*words, *values]).runs()
+        words = f"--out {tmp_path} --loss recall_at_k --loss-setting temperature=3 --model vit_s16"
+        swept = COMMANDS["sweep"].read([*words.split(), "--set", *values]).runs()
         return {name: run.recipe for name, run in swept.items()}
 
     recipes = runs("remat=True,False", "--set", "loss-setting=k=(1, 2),k=(1, 4)")
     assert {name: (r.network.remat, r.loss.settings) for name, r in recipes.items()} == {
-        f"{flag}_k=_1_{k}_-0": (flag, {"k": (1, k)}) for flag in (True, False) for k in (2, 4)
+        f"{flag}_k=_1_{k}_-0": (flag, {"temperature": 3.0, "k": (1, k)})
+        for flag in (True, False)
+        for k in (2, 4)
     }
+    (swept,) = runs("loss-setting=temperature=4").values()
+    assert swept.loss.settings == {"temperature": 4.0}
     with pytest.raises(ValueError, match=r"^--set\b.*--remat 1\b"):
         runs("remat=1")
 
@@ -193,3 +205,11 @@ def test_sweep_shows_the_steps_of_one_run_at_a_time(jobs, quiet):
     assert run.run.quiet is quiet
     assert run.words[-2:] == ("--seed=3", "--out=runs/1e-3-3")
     assert not {"--out", "--seed"} & {*run.words}
+
+
+def test_log_lines_and_progress_bars_are_on_lines_of_their_own(capsys):
+    with progress_bar(True, total=2) as outer, progress_bar(True, total=9) as bar:
+        bar.update()
+        outer.update()
+        logging.getLogger("jdml").warning("skipped: one")
+    assert "skipped: one" in re.split(r"[\r\n]|\x1b\[A", capsys.readouterr().err)

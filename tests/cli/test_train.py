@@ -87,3 +87,6 @@ def test_zero_steps_score_the_initial_network(jdml_command, tmp_path, more):
     if not more:
         assert jdml_command(*words, "--steps", 2).code == 0
         assert training.load(tmp_path).step == 2
+        done = jdml_command(*words, "--steps", 1)
+        assert done.code == 2
+        assert re.search(r"\bsteps\b.*\b2\b.*\b1\b", done.err), done.err

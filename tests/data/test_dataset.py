@@ -146,9 +146,15 @@ def read(place: Path, text: str):
     ],
 )
 def test_duplicate_file_in_a_list_is_refused_with_both_lines(place, first, second):
-    lines = ["file,label", "", "b.jpg,bee", f"{first},ant", "", f"{second},ant"]
-    with pytest.raises(ValueError, match=r"t\.csv:6\b.*\bt\.csv:4\b"):
-        read(place, "\n".join(lines).format(place=place))
+    """Of one class, of two classes and of two parts."""
+    for header, one, other in (
+        ("file,label", ",ant", ",ant"),
+        ("file,label", ",ant", ",bee"),
+        ("file,label,split", ",ant,train", ",ant,test"),
+    ):
+        lines = [header, "", f"b.jpg{one}", first + one, "", second + other]
+        with pytest.raises(ValueError, match=r"t\.csv:6\b.*\bt\.csv:4\b"):
+            read(place, "\n".join(lines).format(place=place))
 
 
 def test_tsv_files_and_odd_labels_are_read(place):

@@ -136,6 +136,15 @@ def damage(data: Dataset, *rows: int) -> list[Path]:
     return paths
 
 
+def test_damaged_image_stops_the_run(data, make):
+    damage(data, 7)
+    batches = make(sampler=RandomBatchSampler(12, 12))
+    for _ in range(2):  # the position does not move, so it raises again
+        with pytest.raises(BadImageError, match=r"/7\.jpg:"):
+            next(batches)
+    assert batches.get_state()["batch"] == 0
+
+
 @pytest.mark.slow  # processes import everything
 def test_processes_equal_threads_and_stop_at_a_damaged_image(data, make):
     (path,) = damage(data, RandomBatchSampler(12, 3).epoch(0)[3, 0])

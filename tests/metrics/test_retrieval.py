@@ -310,6 +310,9 @@ def test_negative_labels_are_distractors():
     for dtype in (str, bytes, object):  # a table's column
         named = labels.astype(str).astype(dtype)
         assert evaluate_retrieval(vectors, named) == scores
+    with pytest.warns(UserWarning, match="none of 30"):
+        nobody = evaluate_retrieval(vectors, np.full(30, -1))
+    assert nobody == dict.fromkeys(nobody, 0)
 
 
 SEARCHES = {

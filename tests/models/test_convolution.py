@@ -169,3 +169,10 @@ def test_one_program_for_all_platforms():
     exported = jax.export.export(with_gradients(ours), platforms=["cpu", "cuda", "tpu"])(*arrays)
     assert "stablehlo.case" in exported.mlir_module()
     assert_close(exported.call(*arrays), with_gradients(ours)(*arrays), jnp.float32)
+
+
+def test_forward_mode_is_refused():
+    """As docs/convolutions.md says."""
+    ours, _, arrays = both("dense")
+    with pytest.raises(TypeError, match="forward-mode autodiff"):
+        jax.jvp(ours, arrays, arrays)

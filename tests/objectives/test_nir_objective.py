@@ -157,6 +157,13 @@ def test_wrong_settings_are_refused(setting: str, value: Any) -> None:
         made(**{setting: value})
 
 
+def test_actnorm_starts_with_a_moderate_nll() -> None:
+    flow = jdml.flows.ConditionalFlow(D, D, num_blocks=3, hidden=8, depth=2, actnorm=True)
+    objective = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, C, D), flow)
+    _, metrics = objective.loss(objective.init(jax.random.key(0)), X, Y)
+    assert abs(metrics["nll"]) < 100
+
+
 def test_half_precision_proxies_and_int8_labels() -> None:
     objective = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, 200, D), FLOW)
     params = objective.init(jax.random.key(0))

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from report.files import train_config, write_run
 
+from jdml.cli import main
 from jdml.report import compare_runs, comparison_table, read_runs
+from jdml.runs.embedding_io import read_embeddings
 
 
 def test_run_of_train_is_read(tmp_path):
@@ -127,9 +129,21 @@ def test_embeddings_in_a_file_are_read(tmp_path):
 def test_paths_without_runs_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.txt").write_text("")
-    for name in ("empty", "a.txt"):
+    (tmp_path / "b.npz").write_text("no zip")
+    for name in ("empty", "a.txt", "b.npz"):
         with pytest.raises(ValueError, match=rf"\b{name}\b"):
             read_runs(tmp_path / name)
+
+
+def test_embeddings_of_text_are_refused_by_their_file(tmp_path, capsys):
+    file = tmp_path / "words.npz"
+    np.savez(file, embeddings=np.full((4, 2), "0.5"), labels=np.arange(4) % 2)
+    for read in (read_runs, read_embeddings):
+        with pytest.raises(ValueError, match=rf"^embeddings of {file} .*<U3"):
+            read(file)
+    assert main(["report", str(file), "--out", str(tmp_path / "r.html")]) == 2
+    assert f"embeddings of {file} " in capsys.readouterr().err
+    assert not (tmp_path / "r.html").exists()
 
 
 def test_runs_with_equal_names_are_named_by_their_folders(tmp_path):

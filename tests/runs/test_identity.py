@@ -1,14 +1,19 @@
 """The identity of a run: its folder is resumed only with the same parts, in any process and order."""
 
 import dataclasses
+import functools
 import os
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import optax
 import pytest
 from training import custom_parts
 from training.custom_parts import CONFIG, DATA, RECIPE, TAGS, Net, run
+
+import jdml
+from jdml.runs.identity import fingerprint
 
 RUN = "import sys; from training.custom_parts import run; run(sys.argv[1], int(sys.argv[2]))"
 
@@ -74,3 +79,16 @@ def test_resume_refuses_other_parts(has_checkpoint, changes, names):
     with pytest.raises(ValueError, match=rf"^folder\b.*\b(?:{names})\b"):
         run(has_checkpoint, 2, **changes)
     assert times() == before
+
+
+def test_fingerprints_differ_by_settings():
+    """Of closures, partial functions and schedules."""
+
+    def lossy(margin):
+        return lambda x: jnp.maximum(x - margin, 0)
+
+    assert fingerprint(lossy(0.1)) == fingerprint(lossy(0.1)) != fingerprint(lossy(0.2))
+    partials = [functools.partial(jdml.triplet_loss, margin=margin) for margin in (0.1, 0.2)]
+    schedules = [optax.adam(optax.cosine_decay_schedule(1e-3, n)) for n in (10, 20)]
+    for one, other in (partials, schedules):
+        assert fingerprint(one) != fingerprint(other)

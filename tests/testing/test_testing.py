@@ -110,6 +110,16 @@ def batched(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Arr
     return summed(embeddings)
 
 
+class Impure:
+    """Returns another value each time it is traced."""
+
+    traces = 0
+
+    def __call__(self, embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+        self.traces += 1
+        return self.traces * jnp.sum(embeddings)
+
+
 BAD = [
     (eager, "jit", "eager"),
     (rooted, "degenerate", "identical"),
@@ -123,6 +133,7 @@ BAD = [
     (half, "references", "references"),
     (half, "reductions", "reduce_fn"),
     (batched, "transforms", "vmap"),
+    (Impure(), "transforms", "checkpoint"),
     (branching, "traces", "boolean"),
 ]
 

@@ -61,7 +61,7 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, cap
 
 
 def test_incomplete_features_are_not_in_the_folder(toy, two, tmp_path):
-    """A killed process leaves no large file."""
+    """A killed process leaves no large file; other images get another file."""
     folder = tmp_path / "features"
 
     class Watched(toy.on_disk):
@@ -71,6 +71,7 @@ def test_incomplete_features_are_not_in_the_folder(toy, two, tmp_path):
 
     for images in (Watched(toy.data.images), toy.data.images):
         assert len(features_of(toy, two, images, folder)) == 1
+    assert len(features_of(toy, two, 255 - toy.data.images, folder)) == 2
 
 
 def test_only_the_first_process_writes_features(toy, two, tmp_path, monkeypatch):

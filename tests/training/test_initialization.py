@@ -11,6 +11,7 @@ import pytest
 
 import jdml
 from jdml import data, objectives, training
+from jdml.recipes import Recipe
 
 RNG = np.random.default_rng(0)
 TRAIN = data.Dataset("some", RNG.random((9, 4, 4, 1)).astype(np.float32), np.arange(9) % 2)
@@ -122,3 +123,12 @@ def test_run_that_starts_on_samples_is_resumed(toy, tmp_path):
     for other in (functools.partial(on_samples, seed=4), None):
         with pytest.raises(ValueError, match=r"\bstart\b"):
             run(3, other)
+
+
+def test_recipe_with_a_wide_head_is_refused_before_its_folder_is_made(tmp_path):
+    """A head from principal axes has no more dimensions than the features."""
+    settings = {"name": "small", "dim": 512, "head_init": "principal"}
+    wide = Recipe().replace(network=settings, batch={"steps": 1})
+    with pytest.raises(ValueError, match=r"^head_init\b.*\bdim 512\b"):
+        training.train(wide, TRAIN, run=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()

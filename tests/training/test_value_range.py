@@ -64,6 +64,7 @@ def test_run_on_floats_refuses_other_ranges(tmp_path):
         with pytest.raises(ValueError, match=r"^images\b.* 0 to 1\b"):
             run.embed(images)
     np.testing.assert_allclose(run.embed(BYTES), run.embed(UNIT), atol=1e-5)
+    np.testing.assert_array_equal(run.embed(UNIT.astype(">f4")), run.embed(UNIT))
     np.testing.assert_allclose(run.function()(UNIT), run.embed(UNIT), rtol=1e-5)
     alone = training.load(tmp_path / "unit" / "model.safetensors", model=Net(2))
     np.testing.assert_array_equal(alone.embed(UNIT), run.embed(UNIT))

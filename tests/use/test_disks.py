@@ -9,7 +9,13 @@ import pytest
 import jdml
 
 
-def test_full_disk_leaves_no_incomplete_file(run, photos, tmp_path, monkeypatch, jdml_command):
+@pytest.mark.parametrize("before", [{}, {"e.npz": b"old", "m.safetensors": b"old"}])
+def test_full_disk_leaves_the_files_that_were_there(
+    before, run, photos, tmp_path, monkeypatch, jdml_command
+):
+    for name, content in before.items():
+        (tmp_path / name).write_bytes(content)
+
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -21,7 +27,7 @@ def test_full_disk_leaves_no_incomplete_file(run, photos, tmp_path, monkeypatch,
         done = jdml_command(*words)
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert "No space left" in done.err
-    assert not list(tmp_path.iterdir())
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 @pytest.fixture

@@ -155,6 +155,13 @@ def test_wrong_arguments_are_refused_in_one_line(argument, value, error, names):
     assert "\n" not in str(caught.value)
 
 
+def test_data_of_one_class_are_refused():
+    """Also with proxies; tests/training/test_pairs_in_batches.py has pairs."""
+    one = data.Dataset("one", FEATURES, np.zeros(24, int))
+    with pytest.raises(ValueError, match=r"^train\b.*two classes"):
+        fit(train=one, objective=objectives.proxy(jdml.normalized_softmax_loss, 1, 3), steps=30)
+
+
 def test_generator_trains_only_without_a_folder(tmp_path):
     assert fit(sampler=generator()).stop_reason == "steps"
     with pytest.raises(TypeError, match=r"^sampler\b.*get_state"):

@@ -153,12 +153,16 @@ def test_galleries_of_other_models_are_refused(run, copy, tmp_path, update, jdml
     other = Gallery(model="0" * 16)
     other.add(np.eye(4, dtype=np.float32), list("abcd"), list("xxyy"))
     other.save(tmp_path / "other")
-    queries = tmp_path / "q.npz"
+    queries, file = tmp_path / "q.npz", tmp_path / "other.npz"
     succeed("embed", run.folder, copy, "--out", queries, "--quiet")
+    vectors = np.eye(4, dtype=np.float32)
+    np.savez(file, embeddings=vectors, labels=list("xxyy"), model=np.array("0" * 16))
     query = copy / "kind0" / "0.png"
     for option, words in {
         f"{tmp_path / 'other'} ": ("search", run.folder, query, "--gallery", tmp_path / "other"),
         f"{tmp_path / 'other'} was": ("evaluate", queries, "--gallery", tmp_path / "other"),
+        f"{file} ": ("search", run.folder, query, "--gallery", file),
+        f"{file} was": ("evaluate", queries, "--gallery", file),
         "--out ": ("embed", run.folder, copy, "--update", "--out", tmp_path / "other"),
         "--out": ("embed", run.folder, copy, "--out", tmp_path / "g"),
         "--update ": ("embed", run.folder, copy, "--out", queries, "--update"),

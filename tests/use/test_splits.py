@@ -61,7 +61,7 @@ def test_scored_images_are_not_training_images(place, rule, tmp_path, succeed):
     if rule == "groups":
         rows = [f"{f},{f.parent.name},{session(f)}" for f in sorted(place.rglob("*.png"))]
         source = tmp_path / "list.csv"
-        source.write_text("\n".join(["file,label,session", *rows]))
+        source.write_text("\n".join(["file,label,Session", *rows]))
         how = ["--group", "session", "--validation", 0.3]
     shown = succeed("train", "--data-dir", source, *TINY, *how, "--out", run)
     assert ("3 groups (session)" in shown) == (rule == "groups")
