@@ -231,6 +231,14 @@ def test_losses_import_only_jax_open_only_code_and_touch_no_device():
     assert done.returncode == 0, done.stderr
 
 
+def test_packages_resolve_on_first_use():
+    """`jdml.training` and the other packages need no separate import statement."""
+    rooms = sorted(set(ALLOWED) - {"__init__", "__main__", "flows", *SHARED})
+    done = python(f"import jdml; print([getattr(jdml, room).__name__ for room in {rooms}])")
+    assert done.returncode == 0, done.stderr
+    assert set(rooms) <= set(dir(jdml))
+
+
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no_such_loss"):
         _ = jdml.no_such_loss
