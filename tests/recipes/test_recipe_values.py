@@ -172,3 +172,7 @@ def test_setting_may_be_one_number_per_class():
     np.testing.assert_allclose(made.loss({}, x, labels)[0], expected, rtol=1e-6)
     with pytest.raises(ValueError, match="^settings: beta"):
         objective("margin", num_classes=4, beta=list(several))
+    for loss, name, wrong in (("triplet", "margin", several), ("margin", "beta", ("a", "b", "c"))):
+        made = objective(loss, **{name: wrong})
+        with pytest.raises(TypeError, match=rf"^{name}\b"):
+            made.loss(made.init(jax.random.key(0)), x, labels)
