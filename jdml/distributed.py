@@ -29,8 +29,10 @@ __all__ = ["initialize"]
 
 Tree = Any
 """A pytree of arrays."""
-HEARTBEAT, SHUTDOWN = 30, 30
-"""Seconds without a sign of life after which a process counts as ended, and that one waits for others at its end."""
+HEARTBEAT = 30
+"""Seconds without a sign of life after which a process counts as ended."""
+SHUTDOWN = 30
+"""Seconds that a process waits for the others at its end."""
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from jdml.cli.options import NO_OPTION, NOT_DEFINING, Part, Typed, defining, emp
 from jdml.cli.train import provenance
 from jdml.cli.train_options import DEFAULT, with_typed
 from jdml.cli.training_data import read_files
-from jdml.data import IMAGE_FILES, Dataset, corrupt_labels, without_bad_images
+from jdml.data import IMAGE_FILES, Dataset, ImageBatches, corrupt_labels, without_bad_images
 from jdml.data.integrity import count_mismatches
 from jdml.data.splits import hold_out
 from jdml.distributed import is_main_process
@@ -63,6 +63,10 @@ class TaskOptions:
     """The network."""
     seeds: Annotated[int, at_least(1), NOT_DEFINING] = 1
     """Number of runs, from --seed on; the table shows their mean and standard deviation."""
+    worker_kind: Annotated[Literal["process", "thread"], NOT_DEFINING] = default_of(
+        ImageBatches, "worker_kind"
+    )
+    """Whether threads or processes decode images."""
     dry_run: bool = False
     """Test the command with a few steps on images of noise."""
 
@@ -235,7 +239,7 @@ class Benchmark:
         task, backbone, seed = self.task, str(self.task.backbone), self.run.seed
         recipe, state = self.run_recipe(), self.weights.state()
         network = self.weights.network_settings(backbone)
-        batches = self.data.batches(seed)
+        batches = self.data.batches(seed, worker_kind=task.worker_kind)
         paper = next((row.values for row in self.paper_rows()), {})
         config = {
             "benchmark": {**self.options(), "data_checksum": data_fingerprint(data)},

@@ -80,7 +80,7 @@ class TrainOptions:
             changes = self._changes()
             parts = {name: part.replace(**changes.get(name, {})) for name, part in DEFAULT.items()}
         loss = with_typed(parts["loss"], self.loss)
-        if not (self.has_batch or loss.has_proxies):
+        if not (self.has_batch or loss.has_proxies):  # before it is fitted to the data
             parts["batch"] = parts["batch"].replace(classes=16, samples_per_class=4)
         return {name: with_typed(part, getattr(self, name)) for name, part in parts.items()}
 

@@ -157,14 +157,8 @@ def as_listing(
         files = pluralize(twice, "file is", "files are")
         notes = (*notes, f"{files} linked again in their class: each is read once")
     ids, names = number_classes([row.label for row in once])
-    own, split_notes = any(row.part for row in once), tuple[str, ...]()
-    if own:
-        parts = _own_parts(once)
-    else:
-        first = -(-len(names) // 2)
-        parts = zero_shot(ids < first)
-        how = f"the first {first} by name are for training, the other {len(names) - first} for scoring"
-        split_notes = (f"no train and test parts: of {len(names)} classes {how}",)
+    own = any(row.part for row in once)
+    parts, split_notes = (_own_parts(once), ()) if own else _halves(ids, len(names))
     has_groups = all(row.group is not None for row in once)
     return Listing(
         "folder",
@@ -209,3 +203,10 @@ def _own_parts(rows: Sequence[LabelledFile]) -> dict[str, np.ndarray]:
             )
         parts["test"] = np.concatenate([parts["query"], parts["gallery"]])
     return parts
+
+
+def _halves(ids: np.ndarray, count: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Split classes in halves by name: the first trains, and has one more of an odd number."""
+    first = (count + 1) // 2
+    how = f"of {count} classes the first {first} by name are for training, the other {count - first} for scoring"
+    return zero_shot(ids < first), (f"no train and test parts: {how}",)

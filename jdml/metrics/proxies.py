@@ -1,5 +1,6 @@
 """How proxies lie: how far from their embeddings and from each other, and as von Mises–Fisher mixtures."""
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -144,7 +145,7 @@ def proxy_spread(
 
 def _by_class(
     function: str, centres: np.ndarray, embeddings: Any, labels: Any
-) -> list[tuple[np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The rows ``[N]`` of each class that has some, and how far its proxies are from these ``[K, n]``; checked."""
     from scipy.spatial.distance import cdist
 
@@ -153,8 +154,9 @@ def _by_class(
     checks.check_classes(owners, len(centres), "proxies")
     checks.check_finite("embeddings", embeddings, rows)
     points = unit_rows(embeddings)
+    # One after the other: all masks together take C · N bytes.
     masks = ((owners == c, centre) for c, centre in enumerate(centres))
-    return [(own, cdist(centre, points[own])) for own, centre in masks if own.any()]
+    return ((own, cdist(centre, points[own])) for own, centre in masks if own.any())
 
 
 def _units(function: str, proxies: Array) -> np.ndarray:

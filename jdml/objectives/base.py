@@ -250,8 +250,11 @@ def sample_classes(
     where: Array | None = None,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> tuple[Array, Array]:
-    """Return the proxies ``[S, K, D]`` of a batch's classes and of random others, and the labels ``[B]`` among them."""
-    # As An et al., *Partial FC*, do. S is rounded up to a multiple of the devices; masked rows have label −1.
+    """Return ``[S, K, D]``, the proxies of a batch's classes and of random others, and the labels ``[B]`` among them.
+
+    S is rounded up to a multiple of the devices, each of which draws among its own classes if they divide C; masked
+    rows have label −1. As An et al., *Partial FC*, do.
+    """
     axis = as_axis(axis_name)
     proxies = jnp.asarray(proxies)
     by_class = axis.holds_part("proxies", proxies)

@@ -210,7 +210,8 @@ def confusions(
     x, y = _check_inputs(embeddings, labels)
     pairs = stats.confused_pairs(stats.nearest_neighbours(x, k)[1], y, max_pairs)
     figure, (axes,) = _panels(1, 1, (7, 0.32 * max(len(pairs), 1) + 1.2))
-    names = [f"{_name(class_names, a)} ↔ {_name(class_names, b)}" for a, b, _, _ in pairs]
+    # Escaped here: an axis writes the names of its ticks again as it is drawn.
+    names = [_escaped(f"{_name(class_names, a)} ↔ {_name(class_names, b)}") for a, b, _, _ in pairs]
     bars = axes.barh(range(len(pairs)), [100 * share for *_, share in pairs], color="#0072b2")
     axes.bar_label(bars, [str(count) for _, _, count, _ in pairs], padding=3, fontsize=8)
     axes.set_yticks(range(len(pairs)), names)
@@ -375,18 +376,29 @@ def save_figure(figure: Any, path: str | Path) -> Path:
 
 def _choose_fonts(figure: Any) -> None:
     """Let each text use fonts that have its characters, of any script; write those that no font has escaped."""
-    from matplotlib.font_manager import findfont, fontManager
+    from matplotlib.font_manager import findfont
     from matplotlib.text import Text
 
     for item in figure.findobj(Text):
+        item.set_text(_escaped(item.get_text()))
         known = _characters(findfont(item.get_fontproperties()))
         for character in sorted({*item.get_text()} - known - {"\n"}):
-            fonts = (f.name for f in fontManager.ttflist if character in _characters(f.fname))
-            if family := next(fonts, None):
-                item.set_fontfamily([*item.get_fontfamily(), family])
-            else:
-                escaped = character.encode("unicode_escape").decode()
-                item.set_text(item.get_text().replace(character, escaped))
+            item.set_fontfamily([*item.get_fontfamily(), _family_with(character)])
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        c if c == "\n" or _family_with(c) else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+@cache
+def _family_with(character: str) -> str | None:
+    """Return the first family of fonts that has a character."""
+    from matplotlib.font_manager import fontManager
+
+    fonts = (f.name for f in fontManager.ttflist if character in _characters(f.fname))
+    return next(fonts, None)
 
 
 @cache

@@ -84,7 +84,7 @@ def read_embeddings(path: Path) -> EmbeddingTable:
     if "embeddings" not in arrays:
         raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
     vectors = np.asarray(arrays["embeddings"])
-    if vectors.dtype.kind not in "fiu" or vectors.ndim != 2 or not vectors.size:
+    if vectors.dtype.kind not in "biuf" or vectors.ndim != 2 or not vectors.size:
         shape = list(vectors.shape)
         raise ValueError(
             f"embeddings of {path} must be numbers [N, D], got {vectors.dtype} {shape}"

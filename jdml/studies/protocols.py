@@ -52,9 +52,11 @@ def run_protocol(
 ) -> dict[str, dict[str, float]]:
     """Train models by a recipe on classes ``data``, score them on unseen classes, and return metrics by row.
 
-    The help of ``jdml benchmark`` explains the protocols; ``"ablation"`` is that of CCP's supplement, section 2.1. CCP,
-    which needs a metric to end a problem, holds out a quarter of the classes in the conventional one, and is scored at
-    its best there. ``"concatenated"`` is of the normalized embeddings of ``"mlrc"``, normalized as each is.
+    ``"conventional"``: one model on all training classes, scored with its last parameters; CCP, which needs a metric to
+    end a problem, holds out a quarter of the classes and is scored at its best there. ``"mlrc"``, of Musgrave, Belongie
+    & Lim, *A Metric Learning Reality Check*: four models, each on three quarters of the training classes and stopped by
+    the fourth; ``"concatenated"`` is of their normalized embeddings side by side, normalized as each is. ``"ablation"``
+    of CCP's supplement, section 2.1: one model on two thirds of the training classes, stopped by the other third.
     """
     one_of("protocol", protocol, get_args(Protocol))
     run, scores, vectors = as_config(RunConfig, run), [], []

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -132,10 +132,6 @@ def train(
     if parts.get("sampler") is None and isinstance(train.images, ImageFiles) and views is None:
         batches = ImageBatches(train, batches, seed=seed)
     evaluation = _evaluation(recipe, parts.get("evaluation"), validation, per_epoch)
-    average, limit = recipe.evaluation.ema, recipe.batch.skip_nonfinite
-    of_step: list[Any] = [] if average is None else [EMA(average)]
-    of_step += [] if limit is None else [SkipNonfinite(limit)]
-    of_step += [LossScale()] * (recipe.network.dtype == "float16")
     of_method: list[Any] = []
     if not any(isinstance(callback, StatefulCallback) for callback in callbacks):
         augment = getattr(batches, "augment", True) if views is None else views > 1
@@ -167,11 +163,21 @@ def train(
             normalize=config.normalize or recipe.loss.normalization,
         ),
         evaluation=evaluation,
-        callbacks=[*of_step, *callbacks, *of_method],
+        callbacks=[*_step_callbacks(recipe), *callbacks, *of_method],
         devices=device_config,
         preprocess=preprocess,
         progress=progress,
     )
+
+
+def _step_callbacks(recipe: Recipe) -> Iterator[Any]:
+    """Yield the callbacks of a recipe that are part of the step."""
+    if recipe.evaluation.ema is not None:
+        yield EMA(recipe.evaluation.ema)
+    if recipe.batch.skip_nonfinite is not None:
+        yield SkipNonfinite(recipe.batch.skip_nonfinite)
+    if recipe.network.dtype == "float16":
+        yield LossScale()
 
 
 def _evaluation(

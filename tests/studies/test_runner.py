@@ -12,8 +12,9 @@ import numpy as np
 import psutil
 import pytest
 
+from experiments.study import by_seed
 from jdml.runs.run_files import read_results, save_result
-from jdml.studies.runner import by_seed, run_jobs
+from jdml.studies.runner import run_jobs
 
 
 def square(job):
