@@ -34,6 +34,16 @@ class Bad(NamedTuple):
     read: Any = None
 
 
+def put(name: str, content: bytes) -> Callable[[Path], Path]:
+    """Write a file of some bytes."""
+
+    def make(place: Path) -> Path:
+        (place / name).write_bytes(content)
+        return place / name
+
+    return make
+
+
 def truncate(file: Path) -> Path:
     """Cut the end off a file."""
     content = file.read_bytes()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hunt.bad import Bad, X, check_bad
+from hunt.bad import Bad, X, check_bad, put
 from PIL import Image
 
 from jdml import data, models, report
@@ -26,16 +26,6 @@ class Code:
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(self.folder),)
-
-
-def put(name: str, content: bytes) -> Callable[[Path], Path]:
-    """Write a file of some bytes."""
-
-    def make(place: Path) -> Path:
-        (place / name).write_bytes(content)
-        return place / name
-
-    return make
 
 
 def safetensors(header: bytes, content: bytes = b"") -> Callable[[Path], Path]:
