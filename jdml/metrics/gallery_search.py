@@ -141,8 +141,7 @@ def ranked(
     """Yield which queries, at least the wanted rows ``[b, depth]`` nearest to them, and whether these count."""
     queries = len(search.block.queries)
     size = max(QUERIES, 1 << (queries - 1).bit_length() >> 2)  # one size an octave
-    depth = 16 if wanted <= 16 else max(64, 1 << (int(wanted) - 1).bit_length())
-    depth = min(depth, search.size)
+    depth = min(max(16, 1 << (int(wanted) - 1).bit_length()), search.size)
     length = _rows_of_a_piece(search.gallery) if search.is_on_disk else search.size
     rows = min(block_size or ranking_score.rows_per_block(size, length), size)
     parts = [slice(start, min(start + rows, queries)) for start in range(0, queries, rows)]
