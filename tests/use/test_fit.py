@@ -144,6 +144,7 @@ SHORT = SimpleNamespace(images=FEATURES, labels=LABELS[:5])
         ("train", {"image": FEATURES, "label": LABELS}, TypeError, "dict.*Dataset"),
         ("sampler", 64, TypeError, "jdml.data.Random"),
         ("sampler", [LABELS], TypeError, "list"),
+        ("sampler", data.RandomBatchSampler(12, 4), ValueError, "24 rows.*12"),
         ("sampler", iter([FEATURES]), ValueError, r"float32 \[24, 6\]"),
         ("sampler", iter([LABELS == 0]), ValueError, "bool"),
         ("sampler", iter([np.array([3, 24])]), ValueError, "23.*24"),
