@@ -250,8 +250,8 @@ class Gallery:
     def _save(self, folder: Path) -> None:
         before = _read(folder) if (folder / METADATA).exists() else {}
         is_own = self._folder is not None and folder.resolve() == self._folder.resolve()
-        names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-        if not is_own and (before or names - FIRST_SAVE):
+        others = (file for file in folder.glob("*") if file.name not in FIRST_SAVE)
+        if not is_own and (before or any(others)):
             raise ValueError(f"path must be a new folder or the gallery's own, {folder} is neither")
         if is_own and before.get("version") != self._version:
             raise ValueError(f"path was changed by another process: load {folder} again")
