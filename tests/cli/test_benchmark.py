@@ -40,13 +40,13 @@ def benchmark(jdml_main, photos):
     return run
 
 
+@pytest.mark.slow  # one proxy problem after the other, four models, and a flow
 @pytest.mark.parametrize(
     ("method", "protocol"),
     [
         ("ccp --pooling max", "ablation"),
-        # Four models, and a flow.
-        pytest.param("ccp --dataset cars", "mlrc", marks=pytest.mark.slow),
-        pytest.param("nir --dataset sop", "conventional", marks=pytest.mark.slow),
+        ("ccp --dataset cars", "mlrc"),
+        ("nir --dataset sop", "conventional"),
     ],
 )
 def test_dry_run(method, protocol, benchmark, tmp_path):
@@ -103,6 +103,7 @@ def test_real_birds(benchmark, shared_data, tmp_path):
     assert benchmark(words, "--on-bad-image", "skip")[0] == 0
 
 
+@pytest.mark.slow  # trains by three commands
 def test_repeated_command_returns_its_result_and_another_is_refused(benchmark, tmp_path):
     words = f"--batch-size 16 --steps 4 --out {tmp_path}"
     whole = benchmark(words)

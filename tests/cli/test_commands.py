@@ -159,9 +159,10 @@ def lines(text: str) -> str:
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param("demo", marks=pytest.mark.slow),  # trains four methods
+        # They train four methods, or several runs.
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("demo", "sweep", "benchmark")),
         # tests/models converts weights with the command.
-        *(name for name in COMMANDS if name not in ("demo", "weights convert")),
+        *(n for n in COMMANDS if n not in ("demo", "sweep", "benchmark", "weights convert")),
     ],
 )
 def test_example(command, place, jdml_command, monkeypatch, tmp_path, printed):

@@ -58,6 +58,7 @@ def pages_of(folder: Path) -> str:
     return "\n\n".join(page.read_text() for page in sorted(folder.glob("R*.md")))
 
 
+@pytest.mark.slow  # every study
 @pytest.mark.parametrize(("study", "own"), STUDIES, ids=lambda value: str(value))
 def test_page_has_every_table_that_the_command_prints(
     study: str, own: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]

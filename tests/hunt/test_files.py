@@ -28,6 +28,8 @@ from safetensors.numpy import load_file, save_file
 import jdml.cli
 from jdml import data, report, training
 
+pytestmark = pytest.mark.slow  # trains, embeds and searches each
+
 TRAIN = "train --split none --model small --dim 2 --image-size 8 --steps 1 --seed 0 --batch-size 3 --quiet"
 PACKAGE = Path(jdml.__file__).parent
 

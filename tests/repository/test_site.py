@@ -29,6 +29,7 @@ def test_every_loss_and_miner_has_a_page():
     assert SUBJECTS.keys() == losses | miners - {"chain"} | {"center_regularizer"}
 
 
+@pytest.mark.slow  # every loss of the site
 def test_every_loss_is_larger_where_all_embeddings_coincide():
     assert levels().keys() == {name for name in SUBJECTS if name in pages.PAIRS + pages.PROXIES}
     assert levels()["triplet_loss"] == (pytest.approx(0.1), 0.0)

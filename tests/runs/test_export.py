@@ -13,12 +13,10 @@ WHY = "writes and runs ONNX files: pip install jdml[onnx]"
 
 
 SMALL = {"pooling": "gem"}
-CASES = [
-    ("small", SMALL),
-    *(pytest.param(name, {}, marks=pytest.mark.slow) for name in NETWORKS if "_l1" not in name),
-]
+CASES = [("small", SMALL), *((name, {}) for name in NETWORKS if "_l1" not in name)]
 
 
+@pytest.mark.slow  # other libraries
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_onnx_program_equals_the_network(name, settings, new_trained):
     pytest.importorskip("jax2onnx", reason=WHY)

@@ -96,6 +96,7 @@ def fit_settings(folder):
     return json.loads((folder / "config.json").read_text())["fit"]
 
 
+@pytest.mark.slow  # trains four models
 def test_mlrc_scores_four_models_separately_and_concatenated(tmp_path):
     """With one class per fold; embeddings shorter than 1 are not lengthened, also when concatenated."""
     seen, watched = watching()

@@ -123,6 +123,7 @@ def test_problem_starts_at_the_best_state_of_the_previous_one(toy, alternated):
         chex.assert_trees_all_equal(before.params, after.params)
 
 
+@pytest.mark.slow  # trains several problems
 def test_problem_starts_at_the_last_state_with_restore_false(toy):
     """The run ends after the third stale evaluation."""
     callback = problems_of(toy, Watched, run_patience=3, restore=False)
@@ -229,6 +230,7 @@ def test_pools_have_undamaged_images_augmented_as_in_training(toy, noise_files):
 # Kills and refusals.
 
 
+@pytest.mark.slow  # trains several problems
 def test_killed_run_resumes_exactly(toy, tmp_path):
     def by_step(embedder):
         return {"score": SCORES[int(embedder.state.step) // 2 - 1]}

@@ -140,6 +140,7 @@ def test_service_of_the_guide_answers_and_grows(run, photos, tmp_path, monkeypat
     assert again["gallery"].ids == service["gallery"].ids
 
 
+@pytest.mark.slow  # other libraries
 def test_onnx_file_embeds_photographs_as_the_guide_says(
     run, photos, tmp_path, monkeypatch, succeed
 ):
