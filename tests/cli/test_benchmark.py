@@ -103,7 +103,7 @@ def test_real_birds(benchmark, shared_data, tmp_path):
     assert benchmark(words, "--on-bad-image", "skip")[0] == 0
 
 
-@pytest.mark.slow  # trains by three commands
+@pytest.mark.slow  # a whole benchmark
 def test_repeated_command_returns_its_result_and_another_is_refused(benchmark, tmp_path):
     words = f"--batch-size 16 --steps 4 --out {tmp_path}"
     whole = benchmark(words)

@@ -159,10 +159,10 @@ def lines(text: str) -> str:
 @pytest.mark.parametrize(
     "command",
     [
-        # They train four methods, or several runs.
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("demo", "sweep", "benchmark")),
-        # tests/models converts weights with the command.
-        *(n for n in COMMANDS if n not in ("demo", "sweep", "benchmark", "weights convert")),
+        # The first train four methods, or several runs.
+        pytest.param(n, marks=[pytest.mark.slow] * (n in ("demo", "sweep", "benchmark")))
+        for n in COMMANDS
+        if n != "weights convert"  # tests/models converts weights with the command
     ],
 )
 def test_example(command, place, jdml_command, monkeypatch, tmp_path, printed):

@@ -61,7 +61,7 @@ def write_weights(file, net, metadata, factor=1.0):
     return arrays
 
 
-@pytest.mark.slow  # trains a transformer
+@pytest.mark.slow  # compiles a transformer
 @pytest.mark.usefixtures("tiny_transformer")
 def test_network_is_configured_by_its_weights_file(train_images, jdml_main, animals, tmp_path):
     """Another grid, another activation and bicubic resampling; without a name on file by the other settings.

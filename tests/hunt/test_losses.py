@@ -157,7 +157,7 @@ SOME = [
 NAMES = sorted(REGISTRY, key=lambda name: name not in SOME)
 
 
-@pytest.mark.slow  # every loss
+@pytest.mark.slow  # generated batches of all kinds of losses
 class TestLosses:
     @pytest.mark.parametrize("name", NAMES if CASES else NAMES[: len(SOME)], scope="class")
     @generated(few=12, share=0.72 / len(REGISTRY), data=st.data())

@@ -207,7 +207,7 @@ def derivatives(value: Any, x: jax.Array) -> Any:
     return jax.jvp(jax.value_and_grad(value), (x,), (moved,))
 
 
-@pytest.mark.slow  # second derivatives in every block
+@pytest.mark.slow  # second derivatives in five ways
 @pytest.mark.parametrize("name", each(["contrastive_loss", "multi_similarity_loss"]))
 def test_16_bit_products_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")

@@ -193,7 +193,7 @@ def test_triplets_with_a_soft_margin(option: str, reduce: str) -> None:
     assert_equal("triplet_loss", options, margin=None, squared=True)
 
 
-@pytest.mark.slow  # all triplets
+@pytest.mark.slow  # Hessians
 def test_gradient_of_a_soft_margin_equals_that_of_all_triplets() -> None:
     """By forwards and backwards differentiation; and far vectors stay finite."""
 

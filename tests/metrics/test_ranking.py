@@ -148,7 +148,7 @@ def test_nmi_equals_the_formula_on_known_clusters():
     assert nmi(points, labels, 1) == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.slow  # clusters many times
+@pytest.mark.slow  # clusters from 300 starts
 def test_nmi_depends_on_the_key_unless_several_starts_find_the_clusters():
     points, labels = blobs(noise=5.0)
     results = [nmi(points, labels, 9, jax.random.key(seed)) for seed in (0, 0, 1, 2, 3)]

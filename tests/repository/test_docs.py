@@ -75,26 +75,37 @@ def assert_prints(shown: str, printed: str) -> None:
 CALLBACKS = REPOSITORY / "docs/guides/callbacks.md"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != CALLBACKS], ids=page_id)
-def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
-    """Run a page's blocks in order, in one namespace and in an empty folder.
+@pytest.fixture
+def run_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., dict[str, Any]]:
+    """Run a page's blocks in order, in one namespace, which is returned, and in an empty folder.
 
-    A ``text`` block shows the output of the ``python`` block before it.
+    A ``text`` block shows the output of the block before it.
     """
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "page"}
-    printed = ""
-    for language, line, text in blocks(page, "python", "text"):
-        if language == "text":
-            assert_prints(text, printed)
-            continue
-        exec(compile("\n" * (line - 1) + text, str(page), "exec"), namespace)
-        printed = capsys.readouterr().out
+
+    def run(page: Path, *languages: str) -> dict[str, Any]:
+        namespace: dict[str, Any] = {"__name__": "page"}
+        printed = ""
+        for language, line, text in blocks(page, *languages, "text"):
+            if language == "text":
+                assert_prints(text, printed)
+                continue
+            exec(compile("\n" * (line - 1) + text, str(page), "exec"), namespace)
+            printed = capsys.readouterr().out
+        return namespace
+
+    return run
 
 
-def test_callbacks_log_to_trackers(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [page for page in PAGES if page != CALLBACKS], ids=page_id)
+def test_python_blocks_run(page, run_page):
+    run_page(page, "python")
+
+
+def test_callbacks_log_to_trackers(run_page, monkeypatch):
     """The whole guide of callbacks, with a stand-in for what each tracker logs to."""
-    monkeypatch.chdir(tmp_path)
     logged: dict[str, list[tuple[dict[str, float], int]]] = {}
 
     def stand_in(library: str, name: str) -> None:
@@ -109,9 +120,7 @@ def test_callbacks_log_to_trackers(tmp_path, monkeypatch):
     writer = SimpleNamespace(add_scalar=lambda *scalar: scalars.append(scalar), flush=list)
     board = SimpleNamespace(SummaryWriter=lambda folder, purge_step: writer)
     monkeypatch.setitem(sys.modules, "tensorboardX", board)
-    namespace: dict[str, Any] = {"__name__": "page"}
-    for _, _, text in blocks(CALLBACKS, "python", "py"):
-        exec(text, namespace)
+    namespace = run_page(CALLBACKS, "python", "py")
     for calls in logged.values():
         assert [step for _, step in calls] == [10, 20, 30]
         assert all(metrics["loss"] > 0 for metrics, _ in calls)

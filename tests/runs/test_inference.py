@@ -56,7 +56,7 @@ def test_damaged_bytes_and_other_objects_are_named_by_their_place(trained, photo
         trained.embed([whole, 7])
 
 
-@pytest.mark.slow  # many sizes
+@pytest.mark.slow  # 70 sizes
 def test_varied_numbers_of_images_compile_few_programs(trained, photos):
     images = trained.images_of(photos)[:]
     compilations = Compilations()

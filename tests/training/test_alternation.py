@@ -230,7 +230,7 @@ def test_pools_have_undamaged_images_augmented_as_in_training(toy, noise_files):
 # Kills and refusals.
 
 
-@pytest.mark.slow  # trains several problems
+@pytest.mark.slow  # trains, is killed and resumed
 def test_killed_run_resumes_exactly(toy, tmp_path):
     def by_step(embedder):
         return {"score": SCORES[int(embedder.state.step) // 2 - 1]}

@@ -37,7 +37,7 @@ def train(toy, data, batches, **settings):
     return toy.fit(train=data, sampler=batches, steps=12, every=5, log_every=4, **settings)
 
 
-@pytest.mark.slow  # trains from files twice
+@pytest.mark.slow  # trains, is killed and resumed
 def test_resume_is_bit_exact(toy, data, tmp_path):
     """A damaged file is skipped before and after the kill; a memory has the rows of the others."""
     data.images.files[5].write_bytes(b"\xff\xd8 no image")

@@ -109,7 +109,7 @@ def test_fit_stops_without_negatives(caplog):
     assert "train has one class" in caplog.text
 
 
-@pytest.mark.slow  # trains three objectives
+@pytest.mark.slow  # trains four objectives
 def test_fit_continues_with_few_positives_proxies_or_a_memory():
     """One positive in many batches; a loss that is 0 from the start; a proxy loss; a memory that has to fill first."""
     rare = np.concatenate([np.arange(39), [0]])

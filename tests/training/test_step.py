@@ -104,7 +104,7 @@ MODEL = (lambda key, x: {"w": jax.random.normal(key, (6, 2))}, lambda params, x:
 OBJECTIVE = with_memory(pair(jdml.contrastive_loss, mine=jdml.mining.easy_positive()), 100, 2)
 
 
-@pytest.mark.slow  # trains with three memories
+@pytest.mark.slow  # trains on the device and on the host
 def test_memory_has_the_rows_of_the_data_set(toy):
     """On the device and on the host: older copies of a row are excluded by it, empty slots are not stored."""
     rows = np.arange(30)
@@ -157,7 +157,7 @@ OBJECTIVES = {
 }
 
 
-@pytest.mark.slow  # trains each in both ways
+@pytest.mark.slow  # compiles each in both ways
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_micro_batches_give_the_gradient_of_the_whole_batch(name):
     """Micro-batches of 7 of 24 rows; the last one is padded with existing rows."""
