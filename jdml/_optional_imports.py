@@ -5,6 +5,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
@@ -53,13 +55,23 @@ def require_package(module: str, what: str) -> None:
         root = module.partition(".")[0]
         is_there = (error.name or root).partition(".")[0] != root
         why = f", which does not load ({error})" if is_there else ""
-        library = install = ALONE.get(root, root)
-        for extra, modules in EXTRAS.items():
-            if root in modules:
-                library, install = modules[root], f"'jdml[{extra}]'"
-        raise MissingLibraryError(
-            f"{what} needs {library}{why}: pip install {install}", name=root
-        ) from error
+        raise _missing(root, what, why) from error
+
+
+def package_folder(module: str, what: str) -> Path:
+    """Find a library's folder without importing it; refuse a missing one."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise _missing(module, what)
+    return Path(spec.origin).parent
+
+
+def _missing(root: str, what: str, why: str = "") -> MissingLibraryError:
+    library = install = ALONE.get(root, root)
+    for extra, modules in EXTRAS.items():
+        if root in modules:
+            library, install = modules[root], f"'jdml[{extra}]'"
+    return MissingLibraryError(f"{what} needs {library}{why}: pip install {install}", name=root)
 
 
 @contextmanager

@@ -7,13 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quick import QUICK
-
 TIMEOUT = 600
 """Seconds that a cell may take."""
 QUIET = ["--IPKernelApp.log_level=ERROR"]
-MEASURES = "memory_analysis"
-"""Text in a page's code that asks for programs compiled as users get them."""
 
 
 def run_pages(source: Path, store: Path) -> int:
@@ -103,10 +99,7 @@ async def _run_all(pages: Sequence[tuple[Path, Any]]) -> dict[Path, Exception]:
                 resources={"metadata": {"path": str(file.parent)}},
             )
             try:
-                measures = any(MEASURES in cell.source for cell in page.cells)
-                dropped = QUICK if measures else ()
-                environment = {k: v for k, v in os.environ.items() if k not in dropped}
-                await client.async_execute(env=environment)
+                await client.async_execute()
             except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
                 failures[file] = error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jdml._optional_imports import require_package
+from jdml._optional_imports import package_folder
 from jdml.data.dataset import Dataset
 from jdml.data.images import Readable, named_if_bad, open_image
 from jdml.data.splits import parity_labels
@@ -24,12 +24,11 @@ _SOURCES = {"train": "images_background", "test": "images_evaluation"}
 
 def load_digits(folder: Path, split: str) -> Dataset:
     """Load the 8×8 digits (a part of UCI's optical recognition of handwritten digits)."""
-    require_package("sklearn", "the data set digits, a part of scikit-learn,")
-    from sklearn.datasets import load_digits as read
-
-    raw = read()
-    images = np.rint(raw.images[..., None] * (255 / 16)).astype(np.uint8)
-    data = _digit_dataset("digits", images, raw.target)
+    # Only its file is needed: with SciPy's statistics the library takes longer to import than JAX.
+    library = package_folder("sklearn", "the data set digits, a part of scikit-learn,")
+    rows = np.loadtxt(library / "datasets" / "data" / "digits.csv.gz", int, delimiter=",")
+    images = np.rint(rows[:, :-1].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    data = _digit_dataset("digits", images, rows[:, -1])
     test = np.zeros(len(data), bool)  # a third of each digit, by one fixed shuffle
     random = np.random.RandomState(0)  # NumPy never changes this generator's stream
     for digit in range(10):

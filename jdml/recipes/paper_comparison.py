@@ -4,6 +4,7 @@ import dataclasses
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from importlib.resources import files
 from operator import attrgetter
 from typing import Any
@@ -61,6 +62,17 @@ class PaperRow:
     unprinted: tuple[str, ...]
     note: str
     differences: tuple[str, ...] = ()
+
+    @cached_property
+    def reported_run(self) -> tuple[Recipe, float]:
+        """The recipe of the run that the paper reports, and its share of wrong labels."""
+        fields, known = dict(self.task), settings_of(self.method)
+        noise = fields.pop("label_noise", 0.0)
+        settings = {name: fields.pop(name) for name in list(fields) if name in known}
+        protocol: Any = self.protocol
+        network = self.backbone.removesuffix("_dino")
+        paper = recipe(self.method, self.dataset, protocol=protocol, backbone=network, **settings)
+        return _with_values(paper, fields), noise
 
     @property
     def rows(self) -> dict[str, dict[str, float]]:
@@ -127,7 +139,7 @@ def find_paper_rows(
     for result in PAPER_RESULTS:
         if (result.protocol, result.method, result.backbone, result.dataset) != asked:
             continue
-        paper, noise = reported_run(result)
+        paper, noise = result.reported_run
         if noise == label_noise and _task(paper) == _task(run):
             paper = _with_values(paper, {name: attrgetter(name)(run) for name in result.unprinted})
             ours, theirs = _values_of(run), _values_of(paper)
@@ -157,17 +169,6 @@ def footnotes(
     if filled_in := unspecified_settings(method, protocol):
         lines.append(f"what the paper leaves open is, in its recipe: {filled_in}")
     return lines
-
-
-def reported_run(result: PaperRow) -> tuple[Recipe, float]:
-    """Return the recipe of the run that a paper reports, and its share of wrong labels."""
-    fields, known = dict(result.task), settings_of(result.method)
-    noise = fields.pop("label_noise", 0.0)
-    settings = {name: fields.pop(name) for name in list(fields) if name in known}
-    protocol: Any = result.protocol
-    network = result.backbone.removesuffix("_dino")
-    paper = recipe(result.method, result.dataset, protocol=protocol, backbone=network, **settings)
-    return _with_values(paper, fields), noise
 
 
 def _with_values(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:

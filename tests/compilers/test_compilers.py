@@ -133,7 +133,7 @@ def test_programs_compile_and_match_their_counts(target: str, tmp_path: Path) ->
     assert ["bf16", "bf16", "default"] in halves  # the similarities: exact, accumulated in float32
     assert {asked for left, right, asked in halves if "f32" in (left, right)} == {"highest,highest"}
     lean = [name for name in found if name.startswith(LEAN)]
-    assert len(lean) >= 6
+    assert len(lean) >= (5 if target == "h100" else 8)
     for name in lean:
         # Similarities and one gradient: a batch against itself moves on both sides alike, and mines among them.
         size = name.rpartition(", ")[2].removesuffix(" rows")
@@ -149,17 +149,15 @@ def test_programs_compile_and_match_their_counts(target: str, tmp_path: Path) ->
         bound = of_gpu if target == "h100" else of_tpu
         assert found[name]["bytes"] <= bound * bare, name
     table = TABLE[target]
-    steps = {name: row["collectives"] for name, row in found.items() if name in GATHERED[target]}
-    assert len(steps) == 3
-    for method, collectives in steps.items():
-        gathered = collectives["all-gather"]
+    for method in GATHERED[target]:
+        gathered = found[method]["collectives"]["all-gather"]
         # A device's rows of a memory or a table stay on it; a field gathers all charges once.
         assert gathered <= (2.1 if "PFML" in method else 0.2) * table, method
 
 
 GATHERED = {
     target: [f"small with {method}, 4 x 16" for method in methods]
-    for target, methods in (("h100", ("XBM", "MPA", "PFML")), ("v5e", ("EPS", "NIR", "sampled")))
+    for target, methods in (("h100", ["MPA"]), ("v5e", "EPS XBM PFML NIR sampled".split()))
 }
 """Steps in which devices collect little from each other."""
 BARE = "products, 1024 x 1024", "products, 1024 x 1000"

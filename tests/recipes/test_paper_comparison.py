@@ -11,7 +11,6 @@ from jdml.recipes.paper_comparison import (
     PAPER_RESULTS,
     PaperRow,
     find_paper_rows,
-    reported_run,
     unspecified_settings,
 )
 from jdml.registry import NETWORKS
@@ -24,7 +23,7 @@ def test_each_row_is_found_by_its_own_run_alone() -> None:
     """Also where a table varies nothing but what is changed here: then another row is found, or none."""
     together = set()
     for result in PAPER_RESULTS:
-        run, noise = reported_run(result)
+        run, noise = result.reported_run
         asked: dict[str, Any] = {"method": result.method, "dataset": result.dataset}
         asked |= {"protocol": result.protocol, "backbone": result.backbone, "label_noise": noise}
         found = find_paper_rows(run, **asked)
