@@ -145,7 +145,7 @@ def alone(name: str) -> Any:
 
 def register(name: str) -> None:
     def as_on_one_device() -> None:
-        for devices in (1, 2, 4, 8) if name == "MPA" else (8,):
+        for devices in (1, 2, 8) if name == "MPA" else (8,):
             result = train(name, devices)
             assert_same(result, alone(name))
             proxies = result.state.params.get("proxies")
@@ -181,10 +181,9 @@ class Dying(ClassBatchSampler):
 @check
 def checkpoints_resume_on_other_numbers_of_devices() -> None:
     """A memory and sharded proxies are killed and resumed on other numbers; on as many devices they resume exactly."""
-    several = (4, 2, 1, 8)
-    for name, topology in {"XBM": several, "PFML": several, "MPA": (4, 4, 4, 4)}.items():
+    for name, topology in {"XBM": (4, 1, 8), "PFML": (8, 2, 4), "MPA": (4, 4, 4)}.items():
         with tempfile.TemporaryDirectory() as folder:
-            for devices, end in zip(topology, (8, 17, 26, 0), strict=True):
+            for devices, end in zip(topology, (8, 17, 0), strict=True):
                 sampler = Dying(LABELS, 4, 4, seed=1)
                 sampler.dies_at = end
                 run = {"folder": folder, "checkpoint_every": 5, "async_checkpoints": end == 17}
@@ -203,7 +202,7 @@ def micro_batches_on_a_mesh() -> None:
     METHODS["nested"] = {
         "objective": objectives.with_memory(objectives.pair(nested, anchor_block=4), 40, DIM)
     }
-    for name in ("XBM", "nested", "MPA"):
+    for name in ("nested", "MPA"):
         few = {"micro_batch": 8, "steps": 10}
         assert_same(train(name, 4, **few), train(name, None, **few))
 
