@@ -106,11 +106,13 @@ def _run(subject: Subject, points: Any, labels: Any, proxies: Any) -> Any:
     def tangent(at: jax.Array, gradient: jax.Array) -> jax.Array:
         return gradient - jnp.sum(gradient * at, -1, keepdims=True) * at
 
+    gradient_of = jax.jit(jax.grad(value))  # traced once for both programs
+
+    def forces(both: Any, key: Any) -> Any:
+        return jax.tree.map(lambda x, g: -tangent(x, g), both, gradient_of(both, key))
+
     @jax.jit
     def descend(points: jax.Array, proxies: jax.Array) -> Any:
-        def forces(both: Any, key: Any) -> Any:
-            return jax.tree.map(lambda x, g: -tangent(x, g), both, jax.grad(value)(both, key))
-
         def rate_of(forces: jax.Array) -> jax.Array:
             sizes = jnp.linalg.norm(forces, axis=-1)
             return jnp.where(
@@ -140,14 +142,8 @@ def _run(subject: Subject, points: Any, labels: Any, proxies: Any) -> Any:
     @jax.jit
     def field_of(points: jax.Array, proxies: jax.Array) -> jax.Array:
         def at(probe: jax.Array) -> jax.Array:
-            probe = to_sphere(probe)
-
-            def with_probe(probe: jax.Array) -> jax.Array:
-                more = jnp.concatenate([points, probe[None]])
-                more_labels = jnp.append(labels, 0)
-                return subject.value(more, more_labels, proxies.reshape(shape), jax.random.key(1))
-
-            force = -tangent(probe, jax.grad(with_probe)(probe))
+            probe = to_sphere(probe)  # where the first point, of class 0, is put
+            force = forces((points.at[0].set(probe), proxies), jax.random.key(1))[0][0]
             return jax.jvp(to_plane, (probe,), (force,))[1]
 
         return jax.lax.map(at, PROBES, batch_size=len(PROBES) // 3)
