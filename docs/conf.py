@@ -41,6 +41,7 @@ nitpick_ignore_regex = [
 autodoc_typehints = "none"
 autodoc_class_signature = "mixed"
 autodoc_member_order = "bysource"
+toc_object_entries = False  # each has a heading of its own
 napoleon_google_docstring, napoleon_numpy_docstring = True, False
 napoleon_custom_sections = [
     "Formula",
