@@ -67,6 +67,7 @@ def package_folder(module: str, what: str) -> Path:
 
 
 def _missing(root: str, what: str, why: str = "") -> MissingLibraryError:
+    """Say how to install a library."""
     library = install = ALONE.get(root, root)
     for extra, modules in EXTRAS.items():
         if root in modules:
