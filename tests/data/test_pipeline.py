@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import jdml
@@ -143,6 +144,12 @@ def test_damaged_image_stops_the_run(data, make):
         with pytest.raises(BadImageError, match=r"/7\.jpg:"):
             next(batches)
     assert batches.get_state()["batch"] == 0
+
+
+def test_threads_start_no_process(make):
+    before = psutil.Process().children()
+    next(make(workers=2))
+    assert psutil.Process().children() == before
 
 
 @pytest.mark.slow  # processes import everything
