@@ -58,16 +58,16 @@ def require_package(module: str, what: str) -> None:
         raise _missing(root, what, why) from error
 
 
-def package_folder(module: str, what: str) -> Path:
-    """Find a library's folder without importing it; refuse a missing one."""
-    spec = find_spec(module)
+def package_folder(package: str, what: str) -> Path:
+    """Find the folder of a top-level package without importing it; refuse a missing one."""
+    spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise _missing(module, what)
+        raise _missing(package, what)
     return Path(spec.origin).parent
 
 
 def _missing(root: str, what: str, why: str = "") -> MissingLibraryError:
-    """Say how to install a library."""
+    """Return the error that says how to install a library."""
     library = install = ALONE.get(root, root)
     for extra, modules in EXTRAS.items():
         if root in modules:

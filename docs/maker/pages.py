@@ -279,7 +279,7 @@ HOW_MADE = """
 The build computes them. Sixty points of three classes lie on the unit sphere in three dimensions; the first class has two modes of ten points.
 All follow the negative gradient on the sphere for 1,000 steps, with a rate that moves a typical point by 0.03 in the first step and none by more
 than 0.06. Proxies move at their own rate. Settings are the defaults, except a margin of 1 for the triplet loss and miners, and a flow that only
-shifts and scales for NIR. Arrows show the force on a blue point that is moved there; they are a quarter shorter for each factor of ten, and a dot is no force.
+shifts and scales for NIR. Arrows show the force on a blue point, if it were moved to where they are; they are a quarter shorter for each factor of ten, and a dot is no force.
 
 The map is Lambert's: it preserves areas, its centre is the upper pole and its rim the lower one. The pictures show *gradients* of points, not
 networks; how networks learn is [measured](../results.md).

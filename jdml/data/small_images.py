@@ -24,7 +24,7 @@ _SOURCES = {"train": "images_background", "test": "images_evaluation"}
 
 def load_digits(folder: Path, split: str) -> Dataset:
     """Load the 8×8 digits (a part of UCI's optical recognition of handwritten digits)."""
-    # Only its file is needed: with SciPy's statistics the library takes longer to import than JAX.
+    # Only its file is read: importing the library takes longer than importing JAX.
     library = package_folder("sklearn", "the data set digits, a part of scikit-learn,")
     rows = np.loadtxt(library / "datasets" / "data" / "digits.csv.gz", int, delimiter=",")
     images = np.rint(rows[:, :-1].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)

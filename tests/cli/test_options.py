@@ -38,6 +38,12 @@ def test_later_words_replace_earlier_ones_and_add_settings():
     assert options.optimizer["learning_rate"] == 3e-4
 
 
+def test_finetuning_is_typed(photos):
+    words = f"--data-dir {photos} --split images --model vit_s16 --last-blocks 1 --layer-decay 0.7"
+    finetune = typed(words).resolve().recipe.finetune
+    assert (finetune.last_blocks, finetune.layer_decay) == (1, 0.7)
+
+
 # Recipes
 
 

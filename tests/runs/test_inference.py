@@ -44,7 +44,7 @@ def test_image_has_the_same_embedding_as_path_bytes_and_of_pillow(trained, photo
     np.testing.assert_allclose(trained.embed([image] * 64), expected[[0] * 64], atol=1e-6)
 
 
-def test_damaged_bytes_and_other_objects_are_named(trained, photos):
+def test_wrong_inputs_are_named(trained, photos):
     whole = photos[0].read_bytes()
     cut = Image.open(io.BytesIO(whole[: len(whole) // 2]))
     for bad in (b"no image", whole[:100], cut):

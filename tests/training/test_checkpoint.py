@@ -96,7 +96,7 @@ def test_damaged_or_foreign_checkpoint_is_refused(tmp_path, prepare, changes, na
     with pytest.raises(ValueError, match=names):
         folder.restore({**state(), **changes})
     folder.close()
-    gc.collect(1)  # which are young
+    gc.collect()
 
 
 def test_folder_is_locked_for_one_run(tmp_path):
