@@ -85,8 +85,8 @@ LOSSES = {
     "v5e": "circle info_nce snr_contrastive lifted_structure fast_ap smooth_ap recall_at_k arcface proxy_nca_pp "
     "multi_proxy_anchor_dw soft_triple",
 }
-"""One of each kind, for one target, besides those of a usual batch: most for v5e, as a GPU's compiler takes four times as
-long. `benchmarks/compiled.py` compiles all."""
+"""One of each kind, for one target, besides those of a usual batch: most for v5e, as a GPU's compiler takes four times
+as long. `benchmarks/compiled.py` compiles all."""
 METHODS = {"h100": ("MPA",), "v5e": ("EPS", "XBM", "PFML", "NIR", "CCP", "sampled")}
 """Whose steps are compiled for which target: each for one."""
 
