@@ -156,6 +156,8 @@ def test_recipe_run_equals_the_run_made_by_hand(kind):
     other = training.fit(*parts, steps=STEPS, evaluation=watched, **shared, **more)
     jax.tree.map(np.testing.assert_array_equal, one.state.params, other.state.params)
     assert [record["loss"] for record in one.history] == [r["loss"] for r in other.history]
+    if alternates:
+        assert one.history[-1].keys() == other.history[-1].keys()
     assert one.best == other.best
 
 
