@@ -1,5 +1,6 @@
 """Image files as an array: formats, indexing, lazy reading, refusals."""
 
+import os
 import random
 import struct
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from data.pictures import encoded
 
 from jdml.data import BadImageError, Dataset, ImageFiles, conventional
-from jdml.data.images import Row
+from jdml.data.images import Row, usable_cores
 
 Image = pytest.importorskip("PIL.Image")
 SMALL = conventional(16)
@@ -209,3 +210,8 @@ def test_quick_search_finds_files_that_are_cut_off_or_no_images(tmp_path, kind):
     for file, content in zip(files, contents, strict=False):
         file.write_bytes(content)
     assert list(ImageFiles(files).problems(quick=True)) == [1, 2, 3, 4]
+
+
+def test_all_cores_are_used_where_the_system_gives_no_affinity(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
+    assert usable_cores() == set(range(os.cpu_count()))

@@ -51,7 +51,10 @@ def test_metrics_of_a_shorter_run_are_removed(tmp_path):
     folder.close()
     RunFolder(tmp_path, config).close()
     assert (tmp_path / "metrics.json").exists()
-    grown = RunFolder(tmp_path, {**config, "fit": {"steps": 4}}, growing=True)
+    more = {**config, "fit": {"steps": 4}}
+    with pytest.raises(ValueError, match="allow_more_steps"):
+        RunFolder(tmp_path, more)
+    grown = RunFolder(tmp_path, more, growing=True)
     assert (tmp_path / "metrics.json").exists()
     grown.restore(state())
     grown.close()
