@@ -115,7 +115,7 @@ def test_memories_of_a_tpu() -> None:
     assert program.bytes == cut + (padded + 4) + 3 * 4 + padded
 
 
-@pytest.mark.slow  # a minute each
+@pytest.mark.slow  # half a minute each
 @pytest.mark.parametrize("target", compilers.TARGETS)
 def test_programs_compile_and_match_their_counts(target: str, tmp_path: Path) -> None:
     """Every program compiles, keeps to the device and to 32 bits, and ranks by products of full precision."""
@@ -149,17 +149,15 @@ def test_programs_compile_and_match_their_counts(target: str, tmp_path: Path) ->
         bound = of_gpu if target == "h100" else of_tpu
         assert found[name]["bytes"] <= bound * bare, name
     table = TABLE[target]
-    for method in GATHERED[target]:
+    # CCP's proxies are a pair loss's references, which are gathered.
+    steps = [name for name in found if name.startswith("small with") and "CCP" not in name]
+    assert steps
+    for method in steps:
         gathered = found[method]["collectives"]["all-gather"]
         # A device's rows of a memory or a table stay on it; a field gathers all charges once.
         assert gathered <= (2.1 if "PFML" in method else 0.2) * table, method
 
 
-GATHERED = {
-    target: [f"small with {method}, 4 x 16" for method in methods]
-    for target, methods in (("h100", ["MPA"]), ("v5e", "EPS XBM PFML NIR sampled".split()))
-}
-"""Steps in which devices collect little from each other."""
 BARE = "products, 1024 x 1024", "products, 1024 x 1000"
 MOVED = {
     "contrastive, 1024 rows": (1.55, 2.4),
@@ -199,7 +197,7 @@ def compiled(target: str, out: Path) -> dict[str, Any]:
         env=given,
         capture_output=True,
         text=True,
-        timeout=3600,  # it hangs: the slower target takes about one minute
+        timeout=3600,  # it hangs: each target takes about half a minute
         check=False,
     )
     if "no compiler for" in done.stderr:
